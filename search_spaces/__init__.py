@@ -1,0 +1,1 @@
+"""What can be tried: models, clusters, recipes, parallel configurations and their rules."""

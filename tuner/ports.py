@@ -1,0 +1,173 @@
+"""The tuner's seams: what a searcher and a launcher must do, and the messages they exchange."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from search_spaces.parallel_config import ParallelConfig
+from trainer.contract import FailureKind, TrialJob, TrialOutput
+
+
+class ObservationState(StrEnum):
+    """What is known of a configuration that was asked for."""
+
+    COMPLETED = "completed"
+    INFEASIBLE = "infeasible"
+    FAILED = "failed"
+    PRUNED = "pruned"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """One trial as a searcher sees it."""
+
+    config: ParallelConfig
+    state: ObservationState
+    tokens_per_s: float | None = None
+    step_time_s: float | None = None
+    step_time_iqr_s: float | None = None
+    peak_memory_bytes: int | None = None
+    failure: FailureKind | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A legal point with what the cost model says of it.
+
+    `step_time_parts_s` are the addends of the predicted step time; `probability_fits` in 0..1 is
+    that of its memory need being below the limit.
+    """
+
+    config: ParallelConfig
+    step_time_s: float | None = None
+    step_time_parts_s: Mapping[str, float] = field(default_factory=dict)
+    peak_memory_bytes: float | None = None
+    probability_fits: float = 1.0
+
+
+class Searcher(Protocol):
+    """Proposes configurations.
+
+    Call order: `tell` with everything known of the study (all its rows, every time: a searcher keeps
+    no state that the database does not hold), then `ask`. A searcher never returns a point that was
+    told or that is not among its candidates, and returns fewer than asked, down to none, when the
+    candidates are used up.
+    """
+
+    name: str
+
+    def tell(self, observations: Sequence[Observation]) -> None:
+        """Replace what is known of the study by `observations`, running trials included."""
+        ...
+
+    def ask(self, count: int) -> list[ParallelConfig]:
+        """Propose up to `count` new points; an empty list means that none is left."""
+        ...
+
+
+class TrialHandle(Protocol):
+    """A trial under way. No method blocks."""
+
+    job: TrialJob
+    folder: Path
+
+    def poll(self) -> TrialOutput | None:
+        """The trial's output once all its ranks have ended and been cleaned up, else none.
+
+        Deadline, hang and death of a rank are the launcher's to notice: it kills the trial's
+        process groups and adds a `FailureReport` with the cause to the output.
+        """
+        ...
+
+    def progress(self) -> TrialOutput:
+        """What the ranks have written so far."""
+        ...
+
+    def cancel(self) -> None:
+        """End the trial now; `poll` gives its output soon after."""
+        ...
+
+
+class Launcher(Protocol):
+    """Runs trials on devices."""
+
+    name: str
+
+    def open(self) -> None:
+        """Bring up what trials need (Ray, agents); raises `LauncherError` with the reason."""
+        ...
+
+    def close(self) -> None:
+        """End all trials and everything that `open` started; leaves no process. Idempotent."""
+        ...
+
+    def num_devices(self) -> int:
+        """Devices that trials can use at one time, busy ones included."""
+        ...
+
+    def has_room(self, num_devices: int) -> bool:
+        """Whether a trial of this many devices could start at once."""
+        ...
+
+    def submit(self, job: TrialJob, folder: Path) -> TrialHandle:
+        """Start a trial in `folder` (made if absent); raises `LauncherError` if it can never run."""
+        ...
+
+
+class Clock(Protocol):
+    """Time, so that tests need not wait."""
+
+    def monotonic_s(self) -> float:
+        """Seconds of a clock that only goes forward."""
+        ...
+
+    def sleep_s(self, duration_s: float) -> None:
+        """Wait."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyProgress:
+    """What an observer of a running study is shown."""
+
+    num_finished: int
+    max_trials: int | None
+    num_legal_points: int | None
+    num_completed: int
+    num_infeasible: int
+    num_failed: int
+    running: tuple[str, ...]
+    """Short names of the configurations under way."""
+    best: str | None
+    best_tokens_per_s: float | None
+    elapsed_s: float
+    remaining_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialEvent:
+    """Something that happened to a trial: `started`, a step, or its end."""
+
+    event: str
+    """started | step | completed | infeasible | failed | pruned | cancelled | requeued"""
+    number: int
+    config: ParallelConfig
+    message: str = ""
+    tokens_per_s: float | None = None
+    step_time_s: float | None = None
+    step: int | None = None
+
+
+class StudyObserver(Protocol):
+    """Shown what happens; the command line's live table is one."""
+
+    def on_event(self, event: TrialEvent, progress: StudyProgress) -> None:
+        """A trial changed."""
+        ...
+
+    def on_message(self, text: str) -> None:
+        """A sentence for the user (a drift warning, a retry, the end of the space)."""
+        ...
