@@ -1,4 +1,4 @@
-"""Typed rows that go into and come out of the store. Plain values only: this package knows no other.
+"""Typed rows that go into and come out of the store. Plain values only; no other package is known.
 
 Times are UTC `datetime`s with a zone; `_s` seconds, `_bytes` bytes, `_flops` floating-point
 operations. A trial's knobs travel as a mapping (`knobs`) and are stored in typed columns.

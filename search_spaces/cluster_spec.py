@@ -31,7 +31,7 @@ class ClusterSpec(BaseModel):
     num_nodes: int = Field(default=1, ge=1)
     devices_per_node: int = Field(default=1, ge=1)
     memory_bytes: int = Field(default=8 * 2**30, gt=0, description="memory of one device")
-    memory_bytes_per_s: float = Field(default=10e9, gt=0, description="memory bandwidth of a device")
+    memory_bytes_per_s: float = Field(default=10e9, gt=0, description="memory bandwidth of one")
     peak_flops_per_s: dict[str, float] = Field(default_factory=dict)
     threads_per_device: int = Field(default=1, ge=1, description="CPU threads of one rank")
     intra_node: LinkSpec = LinkSpec(alpha_s=20e-6, bytes_per_s=2e9)

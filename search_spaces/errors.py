@@ -8,7 +8,7 @@ SearchSpaceError
 
 
 class SearchSpaceError(Exception):
-    """Base of this package: one sentence that says what is wrong, and a hint that says what helps."""
+    """Base of this package: one sentence that says what is wrong, and a hint on what helps."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

@@ -18,8 +18,8 @@ class ParallelConfig(BaseModel):
 
     The world size is `tp * cp * dp * pp`. `tp` is the whole tensor-parallel group: `q * q` ranks
     under `tp_layout="2d"` and `tp_depth * q * q` under `"2.5d"`. Expert parallelism takes its ranks
-    out of `dp`, so `ep` divides `dp`. Values are checked here only by type and sign; whether a point
-    is legal for a model on a cluster is the business of `search_spaces.constraints`.
+    out of `dp`, so `ep` divides `dp`. Values are checked here only by type and sign; whether a
+    point is legal for a model on a cluster is the business of `search_spaces.constraints`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -74,7 +74,7 @@ class ParallelConfig(BaseModel):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def short(self) -> str:
-        """One line for people, e.g. `tp2 pp1 dp2 mbs4 zero1`; knobs at their default are left out."""
+        """One line for people, e.g. `tp2 pp1 dp2 mbs4 zero1`; default knobs are left out."""
         parts = [f"tp{self.tp}", f"pp{self.pp}", f"dp{self.dp}", f"mbs{self.micro_batch_size}"]
         extras = {
             "cp": f"cp{self.cp}", "ep": f"ep{self.ep}", "tp_layout": self.tp_layout,

@@ -12,8 +12,8 @@ Workload = Literal["training", "inference"]
 class TrainingSpec(BaseModel):
     """Sequence length, global batch and precision of the job that the user wants to run.
 
-    `dtype` is the recipe's precision: the default of the `dtype` knob, which a study may also search
-    over. `workload="inference"` measures forward passes alone (prefill throughput).
+    `dtype` is the recipe's precision: the default of the `dtype` knob, which a study may also
+    search over. `workload="inference"` measures forward passes alone (prefill throughput).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -21,7 +21,7 @@ CONTRACT_VERSION = 1
 
 
 class FailureKind(StrEnum):
-    """Why a trial gave no number. OOM and ILLEGAL are properties of the point; the rest may pass."""
+    """Why a trial gave no number. OOM and ILLEGAL are properties of the point."""
 
     OOM = "oom"
     ILLEGAL = "illegal"
@@ -68,7 +68,7 @@ class MeasureSpec(_Message):
 
 
 class FaultSpec(_Message):
-    """A fault to inject for tests of the machinery: `kind` happens on `rank` when `phase` begins."""
+    """A fault to inject for tests of the machinery: `kind` happens on `rank` as `phase` begins."""
 
     kind: Literal["oom", "crash", "hang", "sigkill", "exit_zero", "diverge"]
     rank: int = 0
@@ -119,7 +119,7 @@ class RankReport(_Message):
     coordinates: dict[str, int] = Field(description="position on each mesh axis, by axis name")
     stages: list[int]
     layers: list[int] = Field(description="indices of the decoder layers that this rank holds")
-    num_parameters: int = Field(description="elements of the model's parameters held, sharded or not")
+    num_parameters: int = Field(description="parameter elements held, sharded or not")
     peak_memory_bytes: int
     state_memory_bytes: int = Field(
         description="parameters, gradients and optimizer states, as allocated"
@@ -208,7 +208,7 @@ def parse_line(text: str) -> StepRecord | RankReport | TrialReport | FailureRepo
 
 
 def read_output(folder: Path) -> TrialOutput:
-    """Collect the report files of a trial's folder; torn last lines are skipped, failures sorted."""
+    """Collect the report files of a trial's folder; torn lines are skipped, failures sorted."""
     steps: list[StepRecord] = []
     ranks: list[RankReport] = []
     failures: list[FailureReport] = []

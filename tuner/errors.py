@@ -13,7 +13,7 @@ from typing import ClassVar
 
 
 class TunerError(Exception):
-    """Base of this package: one sentence that says what is wrong, and a hint that says what helps."""
+    """Base of this package: one sentence that says what is wrong, and a hint on what helps."""
 
     exit_code: ClassVar[int] = 1
 

@@ -51,10 +51,10 @@ class Candidate:
 class Searcher(Protocol):
     """Proposes configurations.
 
-    Call order: `tell` with everything known of the study (all its rows, every time: a searcher keeps
-    no state that the database does not hold), then `ask`. A searcher never returns a point that was
-    told or that is not among its candidates, and returns fewer than asked, down to none, when the
-    candidates are used up.
+    Call order: `tell` with everything known of the study (all its rows, every time: a searcher
+    keeps no state that the database does not hold), then `ask`. A searcher never returns a point
+    that was told or that is not among its candidates, and returns fewer than asked, down to none,
+    when the candidates are used up.
     """
 
     name: str
@@ -113,7 +113,7 @@ class Launcher(Protocol):
         ...
 
     def submit(self, job: TrialJob, folder: Path) -> TrialHandle:
-        """Start a trial in `folder` (made if absent); raises `LauncherError` if it can never run."""
+        """Start a trial in `folder` (made if absent); `LauncherError` if it can never run."""
         ...
 
 

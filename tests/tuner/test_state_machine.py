@@ -1,0 +1,188 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from results_db.records import Purpose, TrialStatus
+from trainer.contract import FailureKind, FailureReport, Phase, TrialOutput
+from tuner.state_machine import (
+    Action,
+    ActionKind,
+    Limits,
+    StudyView,
+    TrialEvent,
+    TrialView,
+    judge,
+    next_actions,
+    num_proposed,
+    transition,
+)
+
+
+def failure(kind: FailureKind, time_s: float = 0.0, rank: int = 0) -> FailureReport:
+    return FailureReport(failure=kind, phase=Phase.FORWARD, rank=rank, message="m", time_s=time_s)
+
+
+@given(st.sampled_from(TrialStatus), st.sampled_from(TrialEvent))
+def test_terminal_states_are_final(status: TrialStatus, event: TrialEvent) -> None:
+    after = transition(status, event)
+    if status.is_terminal:
+        assert after is None
+    elif after is not None:
+        assert after.is_terminal or {status, after} == {TrialStatus.QUEUED, TrialStatus.RUNNING}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "status", "cause", "transient"),
+    [
+        ([FailureKind.OOM], TrialStatus.INFEASIBLE, FailureKind.OOM, False),
+        ([FailureKind.COMM, FailureKind.OOM], TrialStatus.INFEASIBLE, FailureKind.OOM, False),
+        ([FailureKind.HANG, FailureKind.CRASH], TrialStatus.FAILED, FailureKind.CRASH, True),
+        ([FailureKind.DIVERGED], TrialStatus.FAILED, FailureKind.DIVERGED, False),
+        ([FailureKind.IMPLAUSIBLE], TrialStatus.FAILED, FailureKind.IMPLAUSIBLE, False),
+        ([FailureKind.TIMEOUT], TrialStatus.FAILED, FailureKind.TIMEOUT, False),
+        ([], TrialStatus.FAILED, FailureKind.CRASH, True),
+    ],
+)
+def test_judge_names_the_root_cause(
+    kinds: list[FailureKind], status: TrialStatus, cause: FailureKind, transient: bool
+) -> None:
+    output = TrialOutput(failures=[failure(kind, float(i)) for i, kind in enumerate(kinds)])
+    verdict = judge(output)
+    assert verdict.status is status
+    assert verdict.failure is not None
+    assert verdict.failure.failure is cause
+    assert verdict.is_transient is transient
+
+
+def trial(number: int, status: TrialStatus, **changes: object) -> TrialView:
+    values: dict[str, object] = {
+        "trial_id": number,
+        "config_key": f"k{number}",
+        "status": status,
+        "tokens_per_s": 100.0 + number if status is TrialStatus.COMPLETED else None,
+    }
+    return TrialView(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def kinds(view: StudyView) -> list[ActionKind]:
+    return [action.kind for action in next_actions(view)]
+
+
+def test_a_queued_trial_runs_before_new_points_are_asked_for() -> None:
+    view = StudyView(limits=Limits(max_trials=5), trials=(trial(1, TrialStatus.QUEUED),))
+    assert next_actions(view) == [Action(ActionKind.RUN, 1)]
+
+
+def test_room_bounds_what_is_started() -> None:
+    trials = tuple(trial(i, TrialStatus.RUNNING) for i in range(2))
+    assert kinds(StudyView(limits=Limits(parallel_trials=2), trials=trials)) == []
+    view = StudyView(limits=Limits(parallel_trials=4, max_trials=3), trials=trials)
+    assert next_actions(view) == [Action(ActionKind.ASK, count=1)]
+
+
+def test_a_transient_failure_is_retried_a_bounded_number_of_times() -> None:
+    failed = trial(1, TrialStatus.FAILED, is_transient=True)
+    view = StudyView(limits=Limits(max_trials=1, max_retries=1), trials=(failed,))
+    assert next_actions(view) == [Action(ActionKind.RETRY, 1)]
+    again = trial(2, TrialStatus.FAILED, is_transient=True, attempt=2, config_key="k1")
+    view = StudyView(limits=Limits(max_trials=1, max_retries=1), trials=(failed, again))
+    assert kinds(view) == [ActionKind.FINISH]
+
+
+def test_deterministic_failures_are_never_retried() -> None:
+    for status in (TrialStatus.FAILED, TrialStatus.INFEASIBLE):
+        view = StudyView(limits=Limits(max_trials=1, max_retries=5), trials=(trial(1, status),))
+        assert kinds(view) == [ActionKind.FINISH]
+
+
+def test_leaders_are_confirmed_in_turn_and_then_the_study_ends() -> None:
+    limits = Limits(max_trials=3, confirm_top=2, confirm_repeats=2)
+    trials = [trial(i, TrialStatus.COMPLETED) for i in (1, 2, 3)]
+    confirmed = []
+    for _ in range(10):
+        action = next_actions(StudyView(limits=limits, trials=tuple(trials)))[0]
+        if action.kind is ActionKind.FINISH:
+            break
+        assert action.kind is ActionKind.CONFIRM
+        original = next(t for t in trials if t.trial_id == action.trial_id)
+        confirmed.append(original.config_key)
+        repeat = 1 + sum(t.config_key == original.config_key for t in trials) - 1
+        trials.append(
+            trial(
+                len(trials) + 1,
+                TrialStatus.COMPLETED,
+                config_key=original.config_key,
+                repeat=repeat,
+                purpose=Purpose.CONFIRM,
+                tokens_per_s=original.tokens_per_s,
+            )
+        )
+    assert confirmed == ["k3", "k2", "k3", "k2"]
+
+
+def test_an_exhausted_space_says_so() -> None:
+    view = StudyView(
+        limits=Limits(max_trials=9), trials=(trial(1, TrialStatus.COMPLETED),), is_exhausted=True
+    )
+    assert next_actions(view) == [Action(ActionKind.FINISH, reason="all 1 points tried")]
+
+
+def test_time_limit_lets_running_trials_end_and_starts_none() -> None:
+    limits = Limits(max_time_s=10, parallel_trials=2)
+    view = StudyView(limits=limits, trials=(trial(1, TrialStatus.RUNNING),), elapsed_s=11)
+    assert next_actions(view) == []
+
+
+statuses = st.sampled_from(
+    [TrialStatus.COMPLETED, TrialStatus.FAILED, TrialStatus.INFEASIBLE, TrialStatus.PRUNED]
+)
+
+
+@given(
+    st.integers(0, 6),
+    st.integers(1, 4),
+    st.integers(0, 2),
+    st.lists(st.tuples(statuses, st.booleans()), min_size=60, max_size=60),
+)
+def test_every_study_ends_within_its_budget(
+    max_trials: int, parallel: int, retries: int, fates: list[tuple[TrialStatus, bool]]
+) -> None:
+    limits = Limits(
+        max_trials=max_trials, parallel_trials=parallel, max_retries=retries,
+        confirm_top=2, confirm_repeats=1,
+    )  # fmt: skip
+    trials: list[TrialView] = []
+    fate = iter(fates)
+    for _ in range(200):
+        actions = next_actions(StudyView(limits=limits, trials=tuple(trials)))
+        if actions and actions[0].kind is ActionKind.FINISH:
+            break
+        if not actions:
+            index = next(i for i, t in enumerate(trials) if t.status is TrialStatus.RUNNING)
+            status, transient = next(fate)
+            old = trials[index]
+            trials[index] = trial(
+                old.trial_id, status, config_key=old.config_key, attempt=old.attempt,
+                repeat=old.repeat, is_transient=transient and status is TrialStatus.FAILED,
+            )  # fmt: skip
+        for action in actions:
+            old = next((t for t in trials if t.trial_id == action.trial_id), None)
+            if action.kind is ActionKind.ASK:
+                trials.extend(
+                    trial(len(trials) + 1 + i, TrialStatus.RUNNING) for i in range(action.count)
+                )
+            elif old is not None:
+                is_retry = action.kind is ActionKind.RETRY
+                trials.append(
+                    trial(
+                        len(trials) + 1, TrialStatus.RUNNING, config_key=old.config_key,
+                        attempt=old.attempt + is_retry, repeat=old.repeat + (not is_retry),
+                    )
+                )  # fmt: skip
+    else:
+        pytest.fail("the study did not end")
+    assert num_proposed(trials) == max_trials
+    attempts = {}
+    for t in trials:
+        attempts[t.config_key, t.repeat] = max(attempts.get((t.config_key, t.repeat), 0), t.attempt)
+    assert all(attempt <= 1 + retries for attempt in attempts.values())

@@ -1,0 +1,70 @@
+"""Names of the exchangeable parts, loaded only when used. Outsiders add theirs as entry points."""
+
+import difflib
+import importlib
+import logging
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from tuner.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+SEARCHERS: Mapping[str, str] = {
+    "cbo": "tuner.searchers.cbo:CboSearcher",
+    "cbo-plain": "tuner.searchers.cbo_plain:CboPlainSearcher",
+    "random": "tuner.searchers.random:RandomSearcher",
+    "grid": "tuner.searchers.grid:GridSearcher",
+    "prior": "tuner.searchers.prior:PriorSearcher",
+    "optuna": "tuner.searchers.optuna:OptunaSearcher",
+}
+LAUNCHERS: Mapping[str, str] = {
+    "ray": "tuner.launchers.ray_launcher:RayLauncher",
+    "local": "tuner.launchers.local:LocalLauncher",
+    "simulated": "tuner.launchers.simulated:SimulatedLauncher",
+    "command": "tuner.launchers.command:CommandLauncher",
+}
+_GROUPS: Mapping[str, Mapping[str, str]] = {"searchers": SEARCHERS, "launchers": LAUNCHERS}
+
+
+def _plug_ins(group: str) -> dict[str, EntryPoint]:
+    """Entry points of outsiders; a name of ours, or one that two outsiders claim, is an error."""
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=f"tuner.{group}"):
+        if point.name in _GROUPS[group] or point.name in found:
+            raise ConfigError(
+                f"two plug-ins are called {point.name!r} among the {group}",
+                hint=f"uninstall one of them; the second is {point.value}",
+            )
+        found[point.name] = point
+    return found
+
+
+def names(group: str) -> list[str]:
+    """All names that `load` knows in `group`, sorted."""
+    return sorted({*_GROUPS[group], *_plug_ins(group)})
+
+
+def load(group: str, name: str) -> Any:
+    """The class behind `name` in `group` ("searchers" or "launchers").
+
+    Raises:
+        ConfigError: the name is unknown (the legal ones are listed), or a plug-in cannot be loaded.
+    """
+    plug_ins = _plug_ins(group)
+    if name in _GROUPS[group]:
+        module, _, attribute = _GROUPS[group][name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    if name in plug_ins:
+        try:
+            return plug_ins[name].load()
+        except Exception as error:  # a plug-in may raise anything at import
+            log.warning("plug-in %s cannot be loaded", name, exc_info=True)
+            raise ConfigError(f"the plug-in {name!r} cannot be loaded: {error}") from error
+    known = names(group)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ConfigError(
+        f"unknown {group.removesuffix('s')} {name!r}", hint=f"{hint}known: {', '.join(known)}"
+    )
