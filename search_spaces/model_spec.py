@@ -31,5 +31,8 @@ class ModelSpec(BaseModel):
     qkv_bias: bool = False
     num_experts: int = Field(default=0, ge=0)
     experts_per_token: int = Field(default=0, ge=0)
+    sliding_window: int | None = Field(
+        default=None, ge=1, description="attention reaches back this many tokens; none = all"
+    )
     norm_eps: float = 1e-5
     rope_theta: float = 10000.0
