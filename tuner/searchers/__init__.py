@@ -1,0 +1,1 @@
+"""Search algorithms: each proposes configurations by ask and tell."""
