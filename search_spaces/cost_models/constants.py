@@ -1,0 +1,100 @@
+"""`Constants`: the free numbers of the model, their priors and how far trials may move them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """Positive numbers that calibration may move, in log space, away from these defaults.
+
+    Factors multiply what the hardware description says; seconds are added as they are.
+    """
+
+    gemm: float = 1.0
+    """Factor on the time of matrix multiplications."""
+    attention: float = 1.0
+    """Factor on the time of the attention kernel."""
+    elementwise: float = 1.25
+    """Factor on element-wise memory traffic over the whole bandwidth."""
+    head: float = 1.0
+    """Factor on the time of the loss over the vocabulary."""
+    intra_node: float = 1.0
+    """Factor on the time of collectives within a node."""
+    inter_node: float = 1.33
+    """Factor on the time of collectives between nodes."""
+    latency: float = 1.0
+    """Factor on the latency of collectives."""
+    ring_step_s: float = 15e-6
+    """Latency of one step of a ring between nodes."""
+    node_degradation: float = 0.01
+    """Bandwidth lost per doubling of the nodes of a group."""
+    host_forward_s: float = 1e-5
+    """Time of the host to launch one layer's forward pass; a floor of the device's time."""
+    host_backward_s: float = 1e-5
+    """The same for the backward pass."""
+    host_collective_s: float = 1e-6
+    """Time of the host added per layer pass when the layer has collectives."""
+    host_micro_batch_s: float = 1e-5
+    """Time of the host per micro-batch and stage."""
+    host_step_s: float = 1e-4
+    """Time of the host per optimizer step."""
+    host_parameter_s: float = 1e-13
+    """Time per step and parameter that a rank holds before sharding."""
+    hop_factor: float = 1.0
+    """Factor on the bytes of a pipeline hop."""
+    hop_s: float = 3e-5
+    """Latency of a pipeline hop."""
+    data_exposed: float = 0.9
+    """Share of gradient reduction that cannot hide behind the backward pass."""
+    gather_exposed: float = 0.1
+    """Share of ZeRO-3 traffic that compute cannot hide even when it is longer."""
+    optimizer: float = 1.0
+    """Factor on the optimizer's memory traffic."""
+    straggler: float = 1e-3
+    """Step time added per doubling of nodes, relative."""
+    weights_memory: float = 1.0
+    """Factor on weights, gradients and optimizer states."""
+    activations_memory: float = 1.0
+    """Factor on stored activations."""
+    logits_memory: float = 1.0
+    """Factor on logits and the loss buffers."""
+    base_memory_bytes: float = 2.0e9
+    """Memory of the runtime itself on an accelerator."""
+    fragmentation: float = 1.04
+    """Reserved over allocated memory."""
+
+
+TIME_SPREADS: dict[str, float] = {
+    "gemm": 0.15, "attention": 0.3, "elementwise": 0.3, "head": 0.3, "intra_node": 0.3,
+    "inter_node": 0.4, "latency": 0.5, "ring_step_s": 0.5, "node_degradation": 2.0,
+    "host_forward_s": 2.0, "host_backward_s": 2.0, "host_collective_s": 2.0,
+    "host_micro_batch_s": 2.0, "host_step_s": 2.0, "host_parameter_s": 2.0, "hop_factor": 0.7,
+    "hop_s": 1.0, "data_exposed": 0.3, "gather_exposed": 1.0, "optimizer": 0.5, "straggler": 2.0,
+}  # fmt: skip
+"""Standard deviation of the prior of each constant of the time model, of its logarithm."""
+
+MEMORY_SPREADS: dict[str, float] = {
+    "weights_memory": 0.1, "activations_memory": 0.4, "logits_memory": 0.5,
+    "base_memory_bytes": 0.7, "fragmentation": 0.05,
+}  # fmt: skip
+"""The same for the memory model."""
+
+
+def to_vector(constants: Constants, names: list[str]) -> NDArray[np.float64]:
+    """Logarithms of the named constants."""
+    return np.log([getattr(constants, name) for name in names])
+
+
+def with_vector(constants: Constants, names: list[str], vector: NDArray[np.float64]) -> Constants:
+    """The constants with the named ones replaced by the exponentials of `vector`."""
+    return replace(constants, **{n: float(np.exp(x)) for n, x in zip(names, vector, strict=True)})
+
+
+def from_mapping(values: Mapping[str, float]) -> Constants:
+    """Read constants back; unknown names are left out, so that old files stay readable."""
+    known = {field.name for field in fields(Constants)}
+    return Constants(**{name: float(v) for name, v in values.items() if name in known})

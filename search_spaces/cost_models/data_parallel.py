@@ -1,0 +1,67 @@
+"""Gradient reduction, ZeRO's gathers, and what of them the backward pass hides."""
+
+import numpy as np
+
+from search_spaces.cost_models.collectives import all_reduce_s, reduce_scatter_s
+from search_spaces.cost_models.constants import Constants
+from search_spaces.cost_models.hardware import Hardware
+from search_spaces.cost_models.layer import LayerTimes
+from search_spaces.cost_models.parameters import dense_layer_parameters, expert_layer_parameters
+from search_spaces.cost_models.points import Column, Points
+
+
+def data_parallel_s(
+    points: Points,
+    rank_parameters: Column,
+    slowest_layers: Column,
+    layer: LayerTimes,
+    hardware: Hardware,
+    constants: Constants,
+) -> Column:
+    """Exposed seconds per step of the data-parallel group's collectives."""
+    stage = np.asarray(points.zero_stage)
+    size = points.dp * points.cp
+    stride = np.asarray(points.tp) * 1.0
+    gradients = rank_parameters * points.reduce_bytes
+    weights = rank_parameters * points.dtype_bytes
+    scatter = reduce_scatter_s(gradients, size, stride, hardware, constants)
+    reduce = np.where(
+        stage >= 1, scatter, all_reduce_s(gradients, size, stride, hardware, constants)
+    )
+    gather = reduce_scatter_s(weights, size, stride, hardware, constants)
+    window = slowest_layers * layer.backward_s
+    exposed = np.maximum(constants.data_exposed * reduce, reduce - window)
+    stepwise = exposed + np.where(stage >= 1, gather, 0.0)
+    sharded = _fully_sharded_s(points, slowest_layers, layer, hardware, constants)
+    training = np.asarray(points.is_training)
+    return training * np.where(size > 1, np.where(stage >= 3, sharded, stepwise), 0.0)
+
+
+def _fully_sharded_s(
+    points: Points,
+    layers: Column,
+    layer: LayerTimes,
+    hardware: Hardware,
+    constants: Constants,
+) -> Column:
+    """ZeRO-3: each layer is gathered for each pass and its gradient scattered, while others run."""
+    size = points.shards * points.cp
+    stride = np.asarray(points.tp) * 1.0
+    held = (
+        dense_layer_parameters(points) + expert_layer_parameters(points) / points.ep
+    ) / points.tp
+    gather = reduce_scatter_s(held * points.dtype_bytes, size, stride, hardware, constants)
+    scatter = reduce_scatter_s(held * points.reduce_bytes, size, stride, hardware, constants)
+    traffic = 2.0 * gather + scatter
+    per_layer = np.maximum(constants.gather_exposed * traffic, traffic - layer.total_s)
+    table = points.vocab_size * points.hidden_size / points.tp * points.dtype_bytes
+    ends = 3.0 * reduce_scatter_s(table, size, stride, hardware, constants)
+    replicas = np.maximum(points.dp / points.shards, 1.0)
+    across = np.where(
+        replicas > 1,
+        all_reduce_s(
+            held * layers * points.reduce_bytes / size, replicas, stride * size, hardware, constants
+        ),
+        0.0,
+    )
+    return points.num_microbatches * (layers * per_layer + ends) + across

@@ -1,0 +1,62 @@
+"""Collectives of a tensor-parallel layer: Megatron 1D, SUMMA 2D and 2.5D."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from search_spaces.cost_models.collectives import all_reduce_s, reduce_scatter_s
+from search_spaces.cost_models.constants import Constants
+from search_spaces.cost_models.hardware import Hardware
+from search_spaces.cost_models.points import LAYOUT_1D, Column, Points
+
+BROADCAST_FACTOR = 1.6
+"""A panel's broadcast against a ring of the same bytes (fitted to Optimus' tables, 4 and 16 GPUs)."""
+
+
+class TensorParallelTimes(NamedTuple):
+    """Seconds of one layer's tensor-parallel collectives."""
+
+    forward_s: Column
+    backward_s: Column
+
+
+def _sums_1d(points: Points, hardware: Hardware, constants: Constants) -> Column:
+    """Two sums per pass; under sequence parallelism each is a gather and a reduce-scatter."""
+    num_bytes = points.tokens * points.hidden_size * points.dtype_bytes
+    size = np.asarray(points.tp)
+    reduce = all_reduce_s(num_bytes, size, 1.0, hardware, constants)
+    scatter = 2.0 * reduce_scatter_s(num_bytes, size, 1.0, hardware, constants)
+    return 2.0 * np.where(np.asarray(points.sequence_parallel) > 0, scatter, reduce)
+
+
+def _panels_2d(points: Points, hardware: Hardware, constants: Constants) -> Column:
+    """Broadcasts of activation and weight panels of the four linear maps of one forward pass.
+
+    Per rank `(sum of inputs * tokens / depth + weights) / q` elements for a mesh of `depth * q * q`
+    (Optimus, arXiv 2104.05343, section 3.1; Tesseract, arXiv 2105.14500).
+    """
+    depth = np.asarray(points.tp_depth)
+    side = np.sqrt(points.tp / depth)
+    query = points.num_heads * points.head_dim
+    wide = points.ffn_size * (1.0 + points.gated)
+    inputs = 2.0 * points.hidden_size + query + points.ffn_size
+    weights = points.hidden_size * (
+        2.0 * query + 2.0 * points.num_kv_heads * points.head_dim + wide + points.ffn_size
+    )
+    elements = (points.tokens / depth * inputs + weights) / side
+    num_bytes = BROADCAST_FACTOR * elements * points.dtype_bytes
+    ring = reduce_scatter_s(num_bytes, points.tp, 1.0, hardware, constants)
+    latency = 8.0 * side * hardware.intra_alpha_s * constants.latency
+    return np.where(side > 1, ring + latency, 0.0)
+
+
+def tensor_parallel_times(
+    points: Points, hardware: Hardware, constants: Constants
+) -> TensorParallelTimes:
+    """A backward pass of 1D repeats the forward's sums, of 2D it moves twice its panels."""
+    flat = _sums_1d(points, hardware, constants)
+    if np.all(np.asarray(points.tp_layout) == LAYOUT_1D):
+        return TensorParallelTimes(flat, flat)
+    panels = _panels_2d(points, hardware, constants)
+    is_1d = np.asarray(points.tp_layout) == LAYOUT_1D
+    return TensorParallelTimes(np.where(is_1d, flat, panels), np.where(is_1d, flat, 2.0 * panels))
