@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tuner.config.problems import Origins, first_problem
+from tuner.config.problems import Origins, dotted, first_problem
 from tuner.config.sections import StudyConfig
 from tuner.errors import ConfigError
 
@@ -215,7 +215,7 @@ def _walk(
 def _refuse_huge(document: Mapping[str, Any], origins: Origins) -> None:
     """Refuse what TOML must not hold: integers beyond 64 bits, broken text, endless nesting."""
     for path, leaf in _walk(document, ()):
-        where = f"`{'.'.join(path)}` in {origins.of(path)}"
+        where = f"`{dotted(path)}` in {origins.of(path)}"
         if isinstance(leaf, int) and not -_INTEGER_LIMIT <= leaf < _INTEGER_LIMIT:
             raise ConfigError(f"{where} is beyond the 64 bits of an integer")
         if isinstance(leaf, str) and any("\ud800" <= char <= "\udfff" for char in leaf):

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from tuner.config.toml_text import toml_value
+from tuner.config.toml_text import toml_key, toml_value
 from tuner.errors import ConfigError
 
 _LONGEST_SHOWN = 80
@@ -46,7 +46,7 @@ def first_problem(
     details = error.errors(include_url=False)
     detail = min(details, key=lambda item: item["type"] != "extra_forbidden")
     path = _path_in(root, document, detail["loc"])
-    where = f"`{_dotted(path)}` in {origins.of(path)}"
+    where = f"`{dotted(path)}` in {origins.of(path)}"
     if detail["type"] == "extra_forbidden":
         return _unknown_key(path, root, where)
     if detail["type"] == "missing":
@@ -57,8 +57,9 @@ def first_problem(
     return ConfigError(f"{where} {shown}should be {_wanted(detail)}{more}")
 
 
-def _dotted(path: Sequence[str | int]) -> str:
-    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in path]
+def dotted(path: Sequence[str | int]) -> str:
+    """A path of keys and indices as a study file would write it."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{toml_key(part)}" for part in path]
     return "".join(parts).lstrip(".")
 
 
@@ -67,7 +68,7 @@ def _unknown_key(path: Sequence[str | int], root: type[BaseModel], where: str) -
     keys = list(section.model_fields)
     close = nearest(str(path[-1]), keys)
     hint = f"did you mean `{close}`? " if close else elsewhere(str(path[-1]), root)
-    name = f"[{_dotted(path[:-1])}]" if len(path) > 1 else "a study"
+    name = f"[{dotted(path[:-1])}]" if len(path) > 1 else "a study"
     return ConfigError(f"unknown key {where}", hint=f"{hint}keys of {name}: {', '.join(keys)}")
 
 

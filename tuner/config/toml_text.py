@@ -33,7 +33,8 @@ def _float(number: float) -> str:
     return repr(number)
 
 
-def _key(name: str) -> str:
+def toml_key(name: str) -> str:
+    """`name` as it stands left of the equals sign, quoted where it has to be."""
     return name if _BARE_KEY.fullmatch(name) else _string(name)
 
 
@@ -46,7 +47,7 @@ def toml_value(value: Any) -> str:
     if isinstance(value, float):
         return _float(value)
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{_key(key)} = {toml_value(item)}" for key, item in value.items())
+        inside = ", ".join(f"{toml_key(key)} = {toml_value(item)}" for key, item in value.items())
         return f"{{ {inside} }}" if inside else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
@@ -56,11 +57,11 @@ def toml_value(value: Any) -> str:
 def to_toml_text(document: Mapping[str, Any]) -> str:
     """A TOML document: top-level values, then a `[section]` per mapping that is not empty."""
     values = {key: value for key, value in document.items() if not isinstance(value, Mapping)}
-    lines = [f"{_key(key)} = {toml_value(value)}" for key, value in values.items()]
+    lines = [f"{toml_key(key)} = {toml_value(value)}" for key, value in values.items()]
     for name, section in document.items():
         if isinstance(section, Mapping) and section:
-            lines += ["", f"[{_key(name)}]"]
-            lines += [f"{_key(key)} = {toml_value(value)}" for key, value in section.items()]
+            lines += ["", f"[{toml_key(name)}]"]
+            lines += [f"{toml_key(key)} = {toml_value(value)}" for key, value in section.items()]
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
