@@ -1,0 +1,1 @@
+"""Predict step time and memory of a configuration without running it."""

@@ -65,7 +65,7 @@ def predict(points: Points, hardware: Hardware, constants: Constants) -> Predict
     ends = end_times(points, hardware, constants)
     stages = stage_layers(points)
     pipe = pipeline_times(points, stages, layer, ends, hardware, constants)
-    single = (np.asarray(points.pp) <= 1) * 1.0
+    single = np.asarray(np.asarray(points.pp) <= 1, dtype=np.float64)
     held = np.maximum(
         rank_parameters(points, stages.first, 1.0, single),
         rank_parameters(points, stages.last, single, 1.0),

@@ -25,9 +25,9 @@ def gemm_s(
 ) -> Column:
     """Seconds of `[rows, inner] @ [inner, columns]`.
 
-    The last wave of tiles leaves multiprocessors idle; kernels with other tiles, split-k or stream-k
-    win part of that back, so its share counts by its square root. The four numbers were fitted to
-    183 GEMMs measured on an A100 (3.5 % mean error).
+    The last wave of tiles leaves multiprocessors idle; kernels with other tiles, split-k or
+    stream-k win part of that back, so its share counts by its square root. The four numbers were
+    fitted to 183 GEMMs measured on an A100 (3.5 % mean error).
     """
     traits = hardware.traits
     tiles = np.ceil(rows / traits.tile_m) * np.ceil(columns / traits.tile_n)

@@ -65,7 +65,7 @@ def rank_parameters(
 
 
 def in_flight(points: Points, rank: Column) -> Column:
-    """Micro-batches whose activations a rank keeps at its peak, in units of its whole model part."""
+    """Micro-batches whose activations a rank keeps at its peak, in units of its model part."""
     waiting = points.pp - rank
     micro_batches = points.num_microbatches
     chunks = np.maximum(points.virtual_stages, 1.0)

@@ -14,7 +14,7 @@ from search_spaces.cost_models.stages import StageLayers
 
 
 class PipelineTimes(NamedTuple):
-    """Seconds per step: work of the slowest rank, idle time, hops; and the slowest rank's layers."""
+    """Seconds per step: work of the slowest rank, idle time, hops; the slowest rank's layers."""
 
     busy_s: Column
     bubble_s: Column

@@ -37,7 +37,7 @@ ATTENTIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Points:
-    """N points of the space with what they train; see `ModelSpec` and `ParallelConfig` for meaning."""
+    """N points of the space with what they train, named as in `ModelSpec` and `ParallelConfig`."""
 
     num_layers: Column
     hidden_size: Column

@@ -23,9 +23,9 @@ def stage_layers(points: Points) -> StageLayers:
     chunks = points.virtual_stages
 
     def held(rank: Column) -> Column:
-        """Layers of a rank: stages `rank`, `rank + pp`, ... of which the first `rest` are longer."""
+        """Stages `rank`, `rank + pp`, ... of which the first `rest` are longer."""
         longer = np.clip(np.ceil((rest - rank) / points.pp), 0.0, chunks)
-        return base * chunks + longer
+        return np.asarray(base * chunks + longer, dtype=np.float64)
 
     is_single = np.asarray(points.pp) <= 1
     explicit = np.asarray(points.first_layers) >= 0

@@ -10,7 +10,7 @@ from search_spaces.cost_models.hardware import Hardware
 from search_spaces.cost_models.points import LAYOUT_1D, Column, Points
 
 BROADCAST_FACTOR = 1.6
-"""A panel's broadcast against a ring of the same bytes (fitted to Optimus' tables, 4 and 16 GPUs)."""
+"""A panel's broadcast against a ring of the same bytes (fitted to Optimus on 4 and 16 GPUs)."""
 
 
 class TensorParallelTimes(NamedTuple):
