@@ -1,8 +1,8 @@
 """ZBV: zero bubble on a V (Qi et al., 2024, arXiv:2405.15362; arXiv:2401.10241, section 6).
 
 Every rank holds two stages: `r` on the way down and `2p - 1 - r` on the way back, so the first
-rank has both the embedding and the head. With F = I = W no rank idles between its first and last action;
-at most `2p` halves, hence `p` whole micro-batches, are held on any rank.
+rank has both the embedding and the head. With F = I = W no rank idles between its first and last
+action; at most `2p` halves, hence `p` whole micro-batches, are held on any rank.
 """
 
 from search_spaces.pipeline_schedules.action import Action, Op, without_phantoms

@@ -1,8 +1,8 @@
 """ZB-H1: 1F1B with the backward split (Qi et al., 2023, arXiv:2401.10241, section 2.1).
 
 The gradient of the input (I) goes to the previous rank at once; the gradient of the weights (W),
-which nobody waits for, fills what would be the bubble at the end. Bubble `(p - 1)(F + I - W)` when
-that is not negative; rank `r` holds at most `p` micro-batches, the most that 1F1B holds anywhere.
+which nobody waits for, fills what would be the bubble at the end. Bubble `(p - 1)(F + I - W)` for
+F >= W; rank `r` holds at most `p` micro-batches, the most that 1F1B holds anywhere.
 """
 
 from search_spaces.pipeline_schedules.action import Action
