@@ -211,7 +211,7 @@ def test_a_baseline_takes_the_precision_of_the_recipe() -> None:
 
 def test_measure_is_the_trainers_message() -> None:
     config = study_config_from(MODEL | {"measure": {"measured_steps": 3}})
-    assert config.measure.spec() == MeasureSpec(measured_steps=3)
+    assert config.measure_spec() == MeasureSpec(measured_steps=3)
 
 
 def test_sequence_length_follows_the_device_unless_it_is_given() -> None:
