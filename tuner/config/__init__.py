@@ -10,13 +10,6 @@ from tuner.config.loading import (
     study_config_from,
 )
 from tuner.config.problems import nearest
-from tuner.config.resolving import (
-    load_resolved_config,
-    resolve_cluster,
-    resolve_model,
-    with_devices,
-    with_machine_defaults,
-)
 from tuner.config.sections import (
     STORE_VARIABLE,
     ClusterSection,
@@ -46,19 +39,14 @@ __all__ = [
     "StudyConfig",
     "default_store_url",
     "find_study_file",
-    "load_resolved_config",
     "load_study_config",
     "nearest",
     "parse_override",
     "parse_study_text",
     "parse_value",
-    "resolve_cluster",
-    "resolve_model",
     "study_config_from",
     "to_toml_text",
     "toml_value",
-    "with_devices",
-    "with_machine_defaults",
     "without_password",
     "without_secrets",
 ]

@@ -4,13 +4,11 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from search_spaces.cluster_spec import ClusterSpec, DeviceKind
-from search_spaces.model_spec import ModelSpec
+from search_spaces.cluster_spec import DeviceKind
 from search_spaces.parallel_config import (
     KNOBS,
     ParallelConfig,
@@ -23,10 +21,7 @@ from search_spaces.parallel_config import (
 from search_spaces.training_spec import TrainingSpec
 from trainer.contract import MeasureSpec
 from tuner.config.toml_text import to_toml_text, without_secrets
-from tuner.paths import DEFAULT_STORE, RUNS_FOLDER
-
-if TYPE_CHECKING:
-    from search_spaces.space import SearchSpace
+from tuner.paths import DEFAULT_STORE
 
 STORE_VARIABLE = "TUNER_STORE"
 # The words that a study file uses for the values that TOML cannot write.
@@ -316,20 +311,6 @@ class StudyConfig(_Section):
     def measure_spec(self) -> MeasureSpec:
         """How trials are measured, as the trainer's message."""
         return MeasureSpec.model_validate(self.measure.model_dump())
-
-    def search_space(self, model: ModelSpec, cluster: ClusterSpec) -> "SearchSpace":
-        """The space of the study's domains for a resolved model and cluster."""
-        from search_spaces.space import SearchSpace
-
-        return SearchSpace(model, self.training, cluster, self.space.domains())
-
-    def run_folder(self) -> Path:
-        """Where trials write: beside a database that is a file, else under the current folder."""
-        prefix = "sqlite:///"
-        path = self.store.url.removeprefix(prefix).partition("?")[0]
-        if "://" in path or path in ("", ":memory:") or path.startswith("file:"):
-            return RUNS_FOLDER
-        return Path(path).parent
 
     def with_recipe_defaults(self) -> Self:
         """Give a baseline that names no precision that of the recipe."""
