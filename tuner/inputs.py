@@ -1,0 +1,110 @@
+"""Turn a study file's sections into the specs that the arithmetic and the trials work on."""
+
+import json
+import logging
+import subprocess
+import sys
+from typing import Any
+
+from search_spaces.cluster_detect import detect_local_cluster
+from search_spaces.cluster_io import load_cluster_spec, parse_cluster_spec
+from search_spaces.space import SearchSpace, default_domains
+
+from search_spaces.cluster_spec import ClusterSpec
+from search_spaces.errors import SpaceError
+from search_spaces.model_io import load_model_spec
+from search_spaces.model_spec import ModelSpec
+from search_spaces.parallel_config import ParallelConfig
+from search_spaces.training_spec import TrainingSpec
+from tuner import provenance
+from tuner.config import StudyConfig
+from tuner.errors import ConfigError, NothingFeasibleError
+
+log = logging.getLogger(__name__)
+LOCAL_CLUSTER = "local"
+_PEAK_TIMEOUT_S = 120.0
+
+
+def resolve_model(config: StudyConfig) -> ModelSpec:
+    """The model that the study names; raises `ModelSpecError` with the names that exist."""
+    return load_model_spec(config.model.source)
+
+
+def resolve_cluster(config: StudyConfig) -> ClusterSpec:
+    """The cluster that the study names, describes, or that is found on this machine."""
+    section = config.cluster
+    if section is None:
+        cluster = detect_local_cluster(None)
+    elif section.preset or section.path:
+        cluster = _with_devices(load_cluster_spec(section.preset or section.path or ""), section)
+    elif (described := section.described()) is not None:
+        cluster = _with_devices(parse_cluster_spec(described, "[cluster]"), section)
+    else:
+        cluster = detect_local_cluster(section.devices)
+    if config.launcher.threads_per_rank is not None:
+        threads = config.launcher.threads_per_rank
+        cluster = cluster.model_copy(update={"threads_per_device": threads})
+    return cluster
+
+
+def _with_devices(cluster: ClusterSpec, section: Any) -> ClusterSpec:
+    """The same machines, but only `devices` of them: whole nodes, or a part of one."""
+    devices = section.devices
+    if devices is None or devices == cluster.num_devices:
+        return cluster
+    if devices < cluster.devices_per_node:
+        return cluster.model_copy(update={"num_nodes": 1, "devices_per_node": devices})
+    if devices % cluster.devices_per_node:
+        raise ConfigError(
+            f"cluster.devices = {devices} is not a number of whole nodes",
+            hint=f"a node of {cluster.name!r} has {cluster.devices_per_node} devices",
+        )
+    return cluster.model_copy(update={"num_nodes": devices // cluster.devices_per_node})
+
+
+def build_space(
+    config: StudyConfig, model: ModelSpec, training: TrainingSpec, cluster: ClusterSpec
+) -> tuple[SearchSpace, list[ParallelConfig]]:
+    """The study's space and all its legal points.
+
+    Raises:
+        NothingFeasibleError: no point is legal; the message names the rule that ended the last.
+    """
+    domains = default_domains(model, training, cluster) | config.space.domains()
+    space = SearchSpace(
+        model, training, cluster, domains, use_all_devices=config.space.use_all_devices
+    )
+    try:
+        points = space.enumerate()
+    except SpaceError as error:
+        raise NothingFeasibleError(error.message, error.hint) from error
+    return space, points
+
+
+def measured_peaks(cluster: ClusterSpec, dtypes: set[str]) -> dict[str, float]:
+    """Peak FLOP/s of one device by precision; on this CPU measured now, in a process with torch.
+
+    When more ranks than cores share the machine, each one's peak is its share of the cores.
+    """
+    known = dict(cluster.peak_flops_per_s)
+    missing = sorted(dtypes - set(known))
+    if cluster.device_kind != "cpu" or cluster.name != LOCAL_CLUSTER or not missing:
+        return known
+    threads = cluster.threads_per_device
+    command = [sys.executable, "-m", "trainer.peak", "--threads", str(threads)]
+    try:
+        done = subprocess.run(  # noqa: S603 -- our own module, no shell
+            [*command, "--dtypes", *missing],
+            capture_output=True,
+            text=True,
+            timeout=_PEAK_TIMEOUT_S,
+            check=True,
+            env=provenance.child_environment(),
+        )
+        peaks = json.loads(done.stdout)["peak_flops_per_s"]
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError):
+        log.warning("the peak of this CPU could not be measured, so MFU is missing", exc_info=True)
+        return known
+    ranks = cluster.devices_per_node * threads
+    share = min(1.0, provenance.usable_cores() / ranks)
+    return known | {dtype: peak * share for dtype, peak in peaks.items()}

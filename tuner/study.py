@@ -1,0 +1,249 @@
+"""Create a study, or open one to go on with: its inputs, legal points and place in the store."""
+
+import datetime
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from results_db.store import Store
+from search_spaces.space import SearchSpace
+
+import results_db
+from results_db.errors import ResultsDbError
+from results_db.records import StudyRecord, UntriedRow
+from search_spaces.cluster_spec import ClusterSpec
+from search_spaces.cost_models.analytic import AnalyticCostModel
+from search_spaces.counts import num_parameters
+from search_spaces.model_spec import ModelSpec
+from search_spaces.parallel_config import ParallelConfig
+from search_spaces.training_spec import TrainingSpec
+from tuner import provenance
+from tuner.config import StudyConfig, parse_study_text
+from tuner.errors import ConfigError, StorageProblem
+from tuner.inputs import build_space, measured_peaks, resolve_cluster, resolve_model
+from tuner.paths import RUNS_FOLDER, StudyPaths, safe_name
+from tuner.ports import Candidate
+
+log = logging.getLogger(__name__)
+# Below this a point is called too large for memory when the reasons of untried points are stored.
+_UNLIKELY_TO_FIT = 0.05
+
+
+@dataclass
+class Study:
+    """A study that can be run: what was asked, the points that may answer it, where rows go."""
+
+    record: StudyRecord
+    config: StudyConfig
+    model: ModelSpec
+    training: TrainingSpec
+    cluster: ClusterSpec
+    candidates: list[Candidate]
+    store: Store
+    paths: StudyPaths
+    by_key: dict[str, Candidate] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.by_key = {candidate.config.config_key: candidate for candidate in self.candidates}
+
+    @property
+    def id(self) -> int:
+        """The study's number in the database."""
+        assert self.record.id is not None  # noqa: S101 -- given by the store
+        return self.record.id
+
+    @property
+    def name(self) -> str:
+        """The study's unique name."""
+        return self.record.name
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """What one rank may use on CPU, so that a trial cannot take the machine down."""
+        if self.cluster.device_kind != "cpu":
+            return None
+        return self.config.launcher.memory_limit_bytes or self.cluster.memory_bytes
+
+
+def build_candidates(
+    points: Sequence[ParallelConfig],
+    model: ModelSpec,
+    training: TrainingSpec,
+    cluster: ClusterSpec,
+) -> list[Candidate]:
+    """Every legal point with the cost model's word on it; none is dropped here."""
+    cost_model = AnalyticCostModel(model, training, cluster)
+    return [
+        Candidate(
+            config=point,
+            step_time_s=estimate.step_time_s,
+            step_time_parts_s=estimate.parts_s,
+            peak_memory_bytes=estimate.peak_memory_bytes,
+            probability_fits=cost_model.probability_fits(estimate, cluster.memory_bytes),
+        )
+        for point, estimate in zip(points, cost_model.estimate_many(points), strict=True)
+    ]
+
+
+def _new_name(model: ModelSpec, store: Store) -> str:
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
+    base = f"{safe_name(model.name)}-{stamp}"
+    taken = {record.name for record in store.list_studies()}
+    names = (base, *(f"{base}-{number}" for number in range(2, 1000)))
+    return next(name for name in names if name not in taken)
+
+
+def open_store(url: str, *, create: bool = False, read_only: bool = False) -> Store:
+    """The results database at `url`; raises `StorageProblem` with the reason."""
+    try:
+        return results_db.open(url, create=create, read_only=read_only)
+    except ResultsDbError as error:
+        raise StorageProblem(error.message, error.hint) from error
+
+
+def _check_baseline(config: StudyConfig, space: SearchSpace) -> None:
+    baseline = config.search.baseline
+    if baseline is None:
+        return
+    if violations := space.explain(baseline):
+        raise ConfigError(f"search.baseline cannot run: {violations[0].message}")
+
+
+def create_study(config: StudyConfig) -> Study:
+    """Check everything, enumerate the space and write the study's row.
+
+    Raises:
+        ConfigError: an input names something that does not exist.
+        NothingFeasibleError: no point is legal.
+        StorageProblem: the database cannot be used.
+    """
+    model = resolve_model(config)
+    cluster = resolve_cluster(config)
+    config = config.with_device_defaults(cluster.device_kind, model.max_positions)
+    space, points = build_space(config, model, config.training, cluster)
+    _check_baseline(config, space)
+    store = open_store(config.store.url, create=True)
+    peaks = measured_peaks(cluster, {point.dtype for point in points})
+    cluster = cluster.model_copy(update={"peak_flops_per_s": peaks})
+    record = _new_record(config, model, cluster, len(points), store)
+    try:
+        record = store.create_study(record)
+    except ResultsDbError as error:
+        raise ConfigError(error.message, error.hint) from error
+    candidates = build_candidates(points, model, config.training, cluster)
+    return _assemble(record, config, model, cluster, candidates, store)
+
+
+def _new_record(
+    config: StudyConfig, model: ModelSpec, cluster: ClusterSpec, num_points: int, store: Store
+) -> StudyRecord:
+    return StudyRecord(
+        name=config.name or _new_name(model, store),
+        searcher=config.search.searcher,
+        launcher=config.launcher.name,
+        seed=config.search.seed,
+        max_trials=config.search.max_trials,
+        model=model.model_dump(mode="json") | {"num_parameters": num_parameters(model)},
+        cluster=cluster.model_dump(mode="json"),
+        training=config.training.model_dump(mode="json"),
+        resolved_config=config.to_toml(),
+        config_hash=config.config_hash(),
+        num_legal_points=num_points,
+        provenance=provenance.gather(),
+    )
+
+
+def _assemble(
+    record: StudyRecord,
+    config: StudyConfig,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    candidates: list[Candidate],
+    store: Store,
+) -> Study:
+    return Study(
+        record=record,
+        config=config,
+        model=model,
+        training=config.training,
+        cluster=cluster,
+        candidates=candidates,
+        store=store,
+        paths=StudyPaths.of(run_folder_of(config.store.url), record.name),
+    )
+
+
+def find_study(store: Store, name: str | None) -> StudyRecord:
+    """The study called `name` (or of that number), or the newest one.
+
+    Raises:
+        ConfigError: there is no such study; the message lists those that exist.
+    """
+    records = store.list_studies()
+    if not records:
+        raise ConfigError("the database holds no study yet", hint="start one with `tuner run`")
+    if name is None:
+        return max(records, key=lambda record: record.id or 0)
+    for record in records:
+        if name in (record.name, str(record.id)):
+            return record
+    known = ", ".join(record.name for record in records[-10:])
+    raise ConfigError(f"no study is called {name!r}", hint=f"known: {known}")
+
+
+def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
+
+
+def open_study(store_url: str, name: str | None = None) -> Study:
+    """Open a stored study to go on with it, on the inputs that were stored and no others.
+
+    Raises:
+        ConfigError: no such study.
+        StorageProblem: the database cannot be used.
+    """
+    store = open_store(store_url)
+    record = find_study(store, name)
+    config = parse_study_text(record.resolved_config, f"the stored study {record.name!r}")
+    section = config.store.model_copy(update={"url": store_url})
+    config = config.model_copy(update={"store": section})
+    model = ModelSpec.model_validate_json(json.dumps(_without(record.model, "num_parameters")))
+    cluster = ClusterSpec.model_validate_json(json.dumps(dict(record.cluster)))
+    _, points = build_space(config, model, config.training, cluster)
+    candidates = build_candidates(points, model, config.training, cluster)
+    return _assemble(record, config, model, cluster, candidates, store)
+
+
+def untried_rows(study: Study, tried: set[str], reason: str) -> list[UntriedRow]:
+    """A row for every legal point that was not run, with the reason why."""
+    return [
+        _untried_row(key, candidate, study.cluster.memory_bytes, reason)
+        for key, candidate in study.by_key.items()
+        if key not in tried
+    ]
+
+
+def _untried_row(key: str, candidate: Candidate, limit_bytes: int, reason: str) -> UntriedRow:
+    need_bytes = candidate.peak_memory_bytes
+    is_large = candidate.probability_fits < _UNLIKELY_TO_FIT and need_bytes is not None
+    if is_large:
+        need, limit = (need_bytes or 0) / 2**30, limit_bytes / 2**30
+        reason = f"predicted to need {need:.2f} GiB of {limit:.2f} GiB per device"
+    return UntriedRow(
+        config_key=key,
+        knobs=candidate.config.model_dump(mode="json"),
+        rule="memory" if is_large else "budget",
+        reason=reason,
+    )
+
+
+def run_folder_of(store_url: str) -> Path:
+    """Where trials write: beside a store that is a file, else under the current folder."""
+    is_file = "://" not in store_url or store_url.startswith("sqlite:///")
+    text = store_url.removeprefix("sqlite:///")
+    if not is_file or text in ("", ":memory:") or text.startswith("file:"):
+        return RUNS_FOLDER
+    return Path(text).parent
