@@ -1,0 +1,55 @@
+"""What the rules of the mathematics allow but the training kernel does not run (yet).
+
+Each entry refuses its points with its reason before any process starts. Remove an entry when the
+kernel's oracle tests cover what it refuses.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from search_spaces.constraints.base import Constraint, Setting
+from search_spaces.parallel_config import ParallelConfig
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """A part of the space that the kernel cannot run: the points for which `matches` is true."""
+
+    name: str
+    knobs: tuple[str, ...]
+    matches: Callable[[ParallelConfig, Setting], bool]
+    reason: str
+
+
+UNSUPPORTED: tuple[Unsupported, ...] = (
+    Unsupported(
+        "kernel_tp_layout",
+        ("tp_layout",),
+        lambda config, _: config.tp_layout != "1d",
+        "the kernel runs tp_layout 1d alone",
+    ),
+    Unsupported(
+        "kernel_context_parallel",
+        ("cp",),
+        lambda config, _: config.cp > 1,
+        "the kernel has no context parallelism",
+    ),
+    Unsupported(
+        "kernel_expert_parallel",
+        ("ep",),
+        lambda config, _: config.ep > 1,
+        "the kernel has no expert parallelism",
+    ),
+)
+
+
+def _constraint(entry: Unsupported) -> Constraint:
+    return Constraint(
+        entry.name,
+        entry.knobs,
+        lambda config, setting: not entry.matches(config, setting),
+        lambda _config, _setting: entry.reason,
+    )
+
+
+RULES: tuple[Constraint, ...] = tuple(map(_constraint, UNSUPPORTED))
