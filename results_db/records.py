@@ -54,6 +54,16 @@ class Purpose(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Lease:
+    """Who runs a trial; a lease whose process is gone (same host) or silent is dead."""
+
+    host: str
+    pid: int
+    process_started_at: datetime
+    heartbeat_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyRecord:
     """One question: the fastest configuration of this model, recipe and cluster."""
 
@@ -78,16 +88,8 @@ class StudyRecord:
     id: int | None = None
     created_at: datetime | None = None
     finished_at: datetime | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lease:
-    """Who runs a trial; a lease whose process is gone (same host) or silent is dead."""
-
-    host: str
-    pid: int
-    process_started_at: datetime
-    heartbeat_at: datetime
+    lease: Lease | None = None
+    """The controller that runs the study, as read back."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,117 @@
+"""Many rows at once, and rows that may be there already, on both databases."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, Dialect, Table, insert, select
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+from results_db.errors import InvalidRecord
+
+_COPY_FROM = 50
+"""Rows from which PostgreSQL's COPY is worth its two round trips."""
+
+
+def insert_or_ignore(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Insert rows and skip those whose key exists."""
+    if rows:
+        maker = sqlite_insert if connection.dialect.name == "sqlite" else postgresql_insert
+        connection.execute(maker(table).on_conflict_do_nothing(), list(rows))
+
+
+def insert_or_replace(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Insert rows; the values of those whose primary key exists are replaced."""
+    if not rows:
+        return
+    keys = [column.name for column in table.primary_key.columns]
+    maker = sqlite_insert if connection.dialect.name == "sqlite" else postgresql_insert
+    statement = maker(table)
+    changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
+    connection.execute(
+        statement.on_conflict_do_update(index_elements=keys, set_=changed), list(rows)
+    )
+
+
+def intern(connection: Connection, table: Table, key: str, row: Mapping[str, Any]) -> int:
+    """The id of the row with this unique key, inserted when it is new."""
+    find = select(table.c.id).where(table.c[key] == row[key])
+    found = connection.execute(find).scalar_one_or_none()
+    if found is None:
+        insert_or_ignore(connection, table, [row])
+        found = connection.execute(find).scalar_one()
+    return int(found)
+
+
+@lru_cache(maxsize=64)
+def _plan(table: Table, names: tuple[str, ...], dialect: Dialect) -> tuple[str, tuple[Any, ...]]:
+    """The INSERT text with positional places, and what turns a value into the driver's."""
+    statement = insert(table).compile(dialect=dialect, column_keys=list(names))
+    processors = tuple(table.c[name].type.bind_processor(dialect) for name in names)
+    return str(statement), processors
+
+
+def insert_rows(
+    connection: Connection, table: Table, names: tuple[str, ...], rows: Iterable[tuple[Any, ...]]
+) -> None:
+    """Insert plain tuples, as fast as the database takes them, in the running transaction.
+
+    Args:
+        connection: in a write transaction.
+        table: where to.
+        names: columns, in the table's own order.
+        rows: their values, in the order of `names`.
+    """
+    text, processors = _plan(table, names, connection.dialect)
+    busy = [(place, work) for place, work in enumerate(processors) if work is not None]
+    values = [_processed(row, busy) for row in rows] if busy else list(rows)
+    if not values:
+        return
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(text, values)
+    elif len(values) >= _COPY_FROM:
+        _copy(connection, table, names, values)
+    else:
+        connection.execute(insert(table), [dict(zip(names, row, strict=True)) for row in values])
+
+
+def _processed(row: tuple[Any, ...], busy: Sequence[tuple[int, Any]]) -> tuple[Any, ...]:
+    changed = list(row)
+    for place, work in busy:
+        changed[place] = work(changed[place])
+    return tuple(changed)
+
+
+def _copy(
+    connection: Connection, table: Table, names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]
+) -> None:
+    """PostgreSQL's COPY on the transaction's own connection."""
+    import psycopg
+    from psycopg import sql
+
+    raw = connection.connection.driver_connection
+    if not isinstance(raw, psycopg.Connection):
+        raise InvalidRecord("COPY needs the psycopg driver")
+    statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
+        sql.Identifier(table.name), sql.SQL(", ").join(sql.Identifier(name) for name in names)
+    )
+    try:
+        with raw.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row(row)
+    except psycopg.Error as error:
+        raise _as_sqlalchemy(error) from error
+
+
+def _as_sqlalchemy(error: Any) -> BaseException:
+    """The wrapper that SQLAlchemy would have put around a driver's error."""
+    import psycopg
+    from sqlalchemy.exc import DBAPIError
+
+    wrapped: BaseException = DBAPIError.instance("COPY", None, error, psycopg.Error)
+    return wrapped

@@ -1,0 +1,348 @@
+"""The end of a trial: everything it leaves, in the transaction that makes its status terminal."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, select, update
+
+from results_db import study_rows, trial_rows
+from results_db.bulk import insert_or_ignore, insert_rows, intern
+from results_db.errors import InvalidRecord
+from results_db.intervals import Interval, combine, throughput_interval
+from results_db.records import (
+    FailureRow,
+    Lease,
+    MeasurementRow,
+    RankRow,
+    StepRow,
+    TrialOutcome,
+    TrialRecord,
+    TrialStatus,
+)
+from results_db.schema import (
+    breakdowns,
+    collectives,
+    failure_reports,
+    measurements,
+    rank_coordinates,
+    rank_stages,
+    ranks,
+    software,
+    software_versions,
+    steps,
+    study_configs,
+    timeline,
+    trials,
+)
+from results_db.values import (
+    content_hash,
+    finite_or_none,
+    require_finite,
+    split_nonfinite,
+    to_json,
+)
+
+_FROM_QUEUED = (TrialStatus.CANCELLED, TrialStatus.INFEASIBLE, TrialStatus.FAILED)
+"""Ends that a trial may meet before it runs: dropped, found illegal, could not be launched."""
+_WITH_NUMBERS = (TrialStatus.COMPLETED, TrialStatus.PRUNED)
+_CHUNK = 500
+
+
+def check(outcome: TrialOutcome) -> None:
+    """Refuse an outcome whose parts contradict each other.
+
+    Raises:
+        InvalidRecord: not terminal, completed without a measurement, a measurement of a trial that
+            failed, or a number that is not finite.
+    """
+    status = outcome.status
+    if not status.is_terminal:
+        raise InvalidRecord(f"A trial cannot end as {status.value}")
+    if status is TrialStatus.COMPLETED and outcome.measurement is None:
+        raise InvalidRecord("A completed trial needs a measurement")
+    if outcome.measurement is not None:
+        if status not in _WITH_NUMBERS:
+            raise InvalidRecord(f"A trial that is {status.value} has no measurement")
+        require_finite(outcome.measurement, _FINITE)
+        if outcome.measurement.step_time_s <= 0 or outcome.measurement.tokens_per_s <= 0:
+            raise InvalidRecord("Step time and tokens/s of a measurement must be above zero")
+    for step in outcome.steps:
+        require_finite(step, ("step_time_s",))
+
+
+_FINITE = (
+    "step_time_s", "step_time_iqr_s", "tokens_per_s", "model_flops_per_step",
+    "hardware_flops_per_step", "model_flops_per_s_per_device",
+    "hardware_flops_per_s_per_device", "mfu", "startup_s", "overhead_s",
+)  # fmt: skip
+
+
+def finish(
+    connection: Connection,
+    trial_id: int,
+    outcome: TrialOutcome,
+    finished_at: datetime,
+    lease: Lease | None,
+) -> None:
+    """Make a trial terminal.
+
+    Raises:
+        NotFound: no such trial.
+        IllegalTransition: it is terminal already, or queued and the outcome needs a run.
+        LeaseLost: it runs for another owner than `lease`.
+    """
+    query = select(trials.c.study_id, trials.c.config_id, trials.c.measured_steps,
+                   trials.c.started_at).where(trials.c.id == trial_id)  # fmt: skip
+    trial = connection.execute(query).mappings().one_or_none()
+    legal = [TrialStatus.RUNNING]
+    if outcome.status in _FROM_QUEUED:
+        legal.append(TrialStatus.QUEUED)
+    if trial is None:
+        raise trial_rows.refused(connection, trial_id, "finished", *legal)
+    study_rows.lock(connection, trial["study_id"])
+    started_at = trial["started_at"]
+    change = (
+        update(trials)
+        .where(trials.c.id == trial_id, trials.c.status.in_(legal))
+        .where(trial_rows.owned_by(lease))
+        .values(
+            status=outcome.status.value,
+            finished_at=finished_at,
+            wall_s=(finished_at - started_at).total_seconds() if started_at else None,
+        )
+    )
+    if connection.execute(change).rowcount != 1:
+        raise trial_rows.refused(connection, trial_id, "finished", *legal)
+    write_details(connection, [(trial_id, trial["measured_steps"], outcome)])
+    if outcome.status is TrialStatus.COMPLETED:
+        refresh_study_configs(connection, trial["study_id"], [trial["config_id"]])
+
+
+def add_finished(
+    connection: Connection, study_id: int, results: Sequence[tuple[TrialRecord, TrialOutcome]]
+) -> list[int]:
+    """Insert trials that ran elsewhere, with their outcomes; returns their ids in order."""
+    if not results:
+        return []
+    first = trial_rows.next_numbers(connection, study_id, len(results))
+    configs = trial_rows.config_ids(
+        connection, {trial.config_key: trial.knobs for trial, _ in results}
+    )
+    pairs = [{"study_id": study_id, "config_id": configs[key]} for key in sorted(configs)]
+    insert_or_ignore(connection, study_configs, pairs)
+    now = datetime.now(UTC)
+    rows = [
+        (study_id, first + place, configs[trial.config_key],
+         *_finished_columns(trial, outcome, now))
+        for place, (trial, outcome) in enumerate(results)
+    ]  # fmt: skip
+    insert_rows(connection, trials, _TRIAL_COLUMNS, rows)
+    numbered = select(trials.c.id).where(
+        trials.c.study_id == study_id, trials.c.number.between(first, first + len(results) - 1)
+    )
+    ids = [int(key) for key in connection.execute(numbered.order_by(trials.c.number)).scalars()]
+    write_details(
+        connection,
+        [
+            (key, trial.measured_steps, outcome)
+            for key, (trial, outcome) in zip(ids, results, strict=True)
+        ],
+    )
+    completed = {
+        configs[trial.config_key]
+        for trial, outcome in results
+        if outcome.status is TrialStatus.COMPLETED
+    }
+    refresh_study_configs(connection, study_id, sorted(completed))
+    return ids
+
+
+_TRIAL_COLUMNS = (
+    "study_id", "number", "config_id", "status", "purpose", "repeat", "attempt", "seed",
+    "warmup_steps", "measured_steps", "source", "queued_at", "started_at", "finished_at", "wall_s",
+    "folder",
+)  # fmt: skip
+
+
+def _finished_columns(trial: TrialRecord, outcome: TrialOutcome, now: datetime) -> tuple[Any, ...]:
+    end = trial.finished_at or now
+    wall_s = (end - trial.started_at).total_seconds() if trial.started_at else None
+    return (
+        outcome.status.value, trial.purpose.value, trial.repeat, trial.attempt, trial.seed,
+        trial.warmup_steps, trial.measured_steps, trial.source, trial.queued_at or now,
+        trial.started_at, end, wall_s, trial.folder,
+    )  # fmt: skip
+
+
+def write_details(
+    connection: Connection, finished: Sequence[tuple[int, int, TrialOutcome]]
+) -> None:
+    """Write what trials left; `finished` holds (trial id, measured steps asked for, outcome)."""
+    _write_measurements(connection, finished)
+    failures = [
+        (key, place, *_failure_values(failure))
+        for key, _, outcome in finished
+        for place, failure in enumerate(
+            ((outcome.failure,) if outcome.failure else ()) + tuple(outcome.other_failures)
+        )
+    ]
+    insert_rows(connection, failure_reports, _FAILURE_COLUMNS, failures)
+    names = ("trial_id", "step", "is_warmup", "step_time_s", "loss", "loss_nonfinite", "tokens")
+    insert_rows(
+        connection, steps, names,
+        [(key, *_step_values(row)) for key, _, outcome in finished for row in outcome.steps],
+    )  # fmt: skip
+    _write_ranks(connection, [(key, row) for key, _, out in finished for row in out.ranks])
+
+
+_FAILURE_COLUMNS = ("trial_id", "position", "kind", "phase", "message", "rank", "stage", "step",
+                    "traceback", "peak_memory_bytes")  # fmt: skip
+
+
+def _failure_values(row: FailureRow) -> tuple[Any, ...]:
+    # PostgreSQL's text cannot hold the character NUL, which a crashed rank's words may
+    words = [text.replace("\0", "\\0") for text in (row.kind, row.phase, row.message)]
+    trace = row.traceback.replace("\0", "\\0")
+    return (*words, row.rank, row.stage, row.step, trace, row.peak_memory_bytes)
+
+
+def _step_values(row: StepRow) -> tuple[Any, ...]:
+    loss, kind = split_nonfinite(row.loss)
+    return (row.step, row.is_warmup, row.step_time_s, loss, kind, row.tokens)
+
+
+def _write_measurements(
+    connection: Connection, finished: Sequence[tuple[int, int, TrialOutcome]]
+) -> None:
+    software_ids: dict[str, int | None] = {}
+    rows = []
+    for key, asked_steps, outcome in finished:
+        row = outcome.measurement
+        if row is None:
+            continue
+        versions = to_json(row.versions)
+        if versions not in software_ids:
+            software_ids[versions] = _software_id(connection, row)
+        num_steps = sum(not step.is_warmup for step in outcome.steps) or max(asked_steps, 1)
+        rows.append((key, *_measurement_values(row, num_steps), software_ids[versions]))
+    insert_rows(connection, measurements, _MEASUREMENT_COLUMNS, rows)
+
+
+_MEASUREMENT_COLUMNS = tuple(column.name for column in measurements.columns)
+
+
+def _measurement_values(row: MeasurementRow, num_steps: int) -> tuple[Any, ...]:
+    notch = throughput_interval(
+        row.tokens_per_step, row.step_time_s, row.step_time_iqr_s, num_steps
+    )
+    # the trial's own throughput stays as measured; the notch is relative to it
+    scale = row.tokens_per_s / notch.median if notch.median else 1.0
+    loss, kind = split_nonfinite(row.final_loss)
+    return (
+        row.step_time_s, row.step_time_iqr_s, row.tokens_per_s, notch.low * scale,
+        notch.high * scale, row.tokens_per_step, num_steps, row.num_microbatches,
+        row.num_parameters, row.num_layers, row.model_flops_per_step, row.hardware_flops_per_step,
+        row.model_flops_per_s_per_device, row.hardware_flops_per_s_per_device, row.mfu,
+        row.peak_memory_bytes, loss, kind, row.startup_s, row.overhead_s,
+    )  # fmt: skip
+
+
+def _software_id(connection: Connection, row: MeasurementRow) -> int | None:
+    if not row.versions:
+        return None
+    text = to_json(row.versions)
+    key = intern(connection, software, "versions_hash", {"versions_hash": content_hash(text)})
+    known = [
+        {"software_id": key, "package": package, "version": version}
+        for package, version in sorted(row.versions.items())
+    ]
+    insert_or_ignore(connection, software_versions, known)
+    return key
+
+
+def _write_ranks(connection: Connection, rows: Sequence[tuple[int, RankRow]]) -> None:
+    plain, axes, stages, parts, calls, actions = [], [], [], [], [], []
+    for key, row in rows:
+        place = (key, row.rank)
+        layers = ",".join(map(str, row.layers))
+        plain.append((*place, row.hostname, row.device, layers, row.num_parameters,
+                      row.peak_memory_bytes, row.state_memory_bytes))  # fmt: skip
+        axes += [(*place, axis, value) for axis, value in row.coordinates.items()]
+        stages += [(*place, stage) for stage in sorted(set(row.stages))]
+        parts += [(*place, part, finite_or_none(value)) for part, value in row.breakdown_s.items()]
+        calls += [(*place, name, *_call_values(item)) for name, item in row.collectives.items()]
+        actions += [(*place, number, *item) for number, item in enumerate(row.timeline)]
+    head = ("trial_id", "rank")
+    insert_rows(connection, ranks, tuple(column.name for column in ranks.columns), plain)
+    insert_rows(connection, rank_coordinates, (*head, "axis", "coordinate"), axes)
+    insert_rows(connection, rank_stages, (*head, "stage"), stages)
+    insert_rows(connection, breakdowns, (*head, "part", "time_s"), parts)
+    insert_rows(
+        connection, collectives, (*head, "collective", "calls", "bytes", "seconds", "other"), calls
+    )
+    insert_rows(
+        connection, timeline,
+        (*head, "position", "op", "micro_batch", "stage", "start_s", "end_s"), actions,
+    )  # fmt: skip
+
+
+def _call_values(item: Any) -> tuple[Any, ...]:
+    named = ("calls", "bytes", "seconds")
+    others = {name: value for name, value in item.items() if name not in named}
+    values = [finite_or_none(item.get(name)) for name in named]
+    return (*values, to_json(others) if others else None)
+
+
+def refresh_study_configs(
+    connection: Connection, study_id: int, config_ids: Collection[int]
+) -> None:
+    """Recompute the medians of configurations of a study from all their completed trials.
+
+    The study's row is locked by the caller, so no other writer changes them in between.
+    """
+    changes = []
+    for config_id, rows in _completed(connection, study_id, config_ids).items():
+        best = combine([Interval(row.tokens_per_s, row.tokens_per_s_low, row.tokens_per_s_high)
+                        for row in rows])  # fmt: skip
+        shares = [row.mfu for row in rows if row.mfu is not None]
+        changes.append(
+            {
+                "at_study": study_id,
+                "at_config": config_id,
+                "num_completed": len(rows),
+                "tokens_per_s": best.median,
+                "tokens_per_s_low": best.low,
+                "tokens_per_s_high": best.high,
+                "step_time_s": median(row.step_time_s for row in rows),
+                "peak_memory_bytes": max(row.peak_memory_bytes for row in rows),
+                "mfu": median(shares) if shares else None,
+            }
+        )
+    if changes:
+        change = update(study_configs).where(
+            study_configs.c.study_id == bindparam("at_study"),
+            study_configs.c.config_id == bindparam("at_config"),
+        )
+        connection.execute(change, changes)
+
+
+def _completed(
+    connection: Connection, study_id: int, config_ids: Iterable[int]
+) -> dict[int, list[Any]]:
+    columns = ("tokens_per_s", "tokens_per_s_low", "tokens_per_s_high", "step_time_s",
+               "peak_memory_bytes", "mfu")  # fmt: skip
+    wanted = list(config_ids)
+    found: dict[int, list[Any]] = defaultdict(list)
+    for start in range(0, len(wanted), _CHUNK):
+        query = (
+            select(trials.c.config_id, *(measurements.c[name] for name in columns))
+            .join(measurements, measurements.c.trial_id == trials.c.id)
+            .where(trials.c.study_id == study_id, trials.c.status == TrialStatus.COMPLETED.value)
+            .where(trials.c.config_id.in_(wanted[start : start + _CHUNK]))
+        )
+        for row in connection.execute(query):
+            found[row.config_id].append(row)
+    return found

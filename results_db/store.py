@@ -1,0 +1,241 @@
+"""`Store`: the only writer of the results database. Every method is one transaction.
+
+A store may be used by several threads; it must not be used in a process forked from the one that
+opened it. Reads see one consistent state and never block a writer.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import Connection
+
+from results_db import detail_rows, outcome_rows, study_rows, trial_rows, versions
+from results_db.engine import Database, parse_url
+from results_db.errors import NotFound
+from results_db.records import (
+    FailureRow,
+    Lease,
+    PredictionRow,
+    RankRow,
+    StepRow,
+    StudyRecord,
+    StudyStatus,
+    TrialOutcome,
+    TrialRecord,
+    TrialStatus,
+    TrialSummary,
+    UntriedRow,
+)
+from results_db.schema import SCHEMA_VERSION, trials
+
+
+class Store:
+    """An open results database; made by `results_db.open`."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    @classmethod
+    def open(cls, url_or_path: str | Path, *, create: bool = True, read_only: bool = False) -> Self:
+        """Open a database, made with its tables when it is absent and `create` is true.
+
+        Raises:
+            NotFound: it does not exist and may not be made.
+            DatabaseUnreadable: it is no results database, is damaged, or cannot be reached.
+            NewerDatabase: a later version of the program wrote it.
+            OutdatedDatabase: it needs `tuner db upgrade`.
+        """
+        database = Database(parse_url(url_or_path), create=create, read_only=read_only)
+        try:
+            with database.read() as connection:
+                version = versions.stored_version(connection)
+            if version is None and create and not read_only:
+                database.write(versions.create_tables)
+                version = SCHEMA_VERSION
+            versions.check_version(version, database.shown)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database)
+
+    @property
+    def url(self) -> str:
+        """Where the database is, without secrets."""
+        return self.database.shown
+
+    def close(self) -> None:
+        """Give up all connections."""
+        self.database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # studies
+
+    def create_study(self, study: StudyRecord) -> StudyRecord:
+        """Store a new study; returns it with its id. Raises `AlreadyExists` for a taken name."""
+
+        def work(connection: Connection) -> StudyRecord:
+            return study_rows.find(connection, study_rows.create(connection, study))
+
+        return self.database.write(work)
+
+    def get_study(self, name_or_id: str | int) -> StudyRecord:
+        """A study by name or id; raises `NotFound`."""
+        with self.database.read() as connection:
+            return study_rows.find(connection, name_or_id)
+
+    def list_studies(self) -> list[StudyRecord]:
+        """All studies, oldest first."""
+        with self.database.read() as connection:
+            return study_rows.find_all(connection)
+
+    def set_study_status(self, study_id: int, status: StudyStatus) -> None:
+        """Change a study's status; completing it sets `finished_at`."""
+        self.database.write(lambda conn: study_rows.set_status(conn, study_id, status))
+
+    def claim_study(self, study_id: int, lease: Lease, takeover: bool = False) -> None:
+        """Become the one controller of a study.
+
+        Raises:
+            Busy: another controller holds it. Whether that one is dead is the caller's to judge
+                (`leases.lease_is_dead`), who then claims with `takeover`.
+        """
+        self.database.write(lambda conn: study_rows.claim(conn, study_id, lease, takeover=takeover))
+
+    def heartbeat_study(self, study_id: int, when: datetime, lease: Lease) -> None:
+        """Say that the study's controller lives; raises `IllegalTransition` once it lost it."""
+        self.database.write(lambda conn: study_rows.beat(conn, study_id, when, lease))
+
+    def release_study(self, study_id: int, lease: Lease | None = None) -> None:
+        """Give a study up; with a lease only when that is its owner."""
+        self.database.write(lambda conn: study_rows.release(conn, study_id, lease))
+
+    # the life of a trial
+
+    def add_trial(self, trial: TrialRecord) -> TrialRecord:
+        """Queue a trial; returns it with id and number.
+
+        Raises:
+            AlreadyExists: this configuration, repeat and attempt is in the study already.
+            InvalidRecord: a knob is unknown or of the wrong type.
+        """
+        added, number, queued_at = self.database.write(lambda conn: trial_rows.add(conn, trial))
+        return replace(trial, id=added, number=number, queued_at=queued_at)
+
+    def claim_trial(self, trial_id: int, lease: Lease, folder: str | Path) -> None:
+        """QUEUED -> RUNNING; raises `IllegalTransition` when it is not queued (any more)."""
+        self.database.write(lambda conn: trial_rows.claim(conn, trial_id, lease, str(folder)))
+
+    def heartbeat(
+        self, trial_ids: int | Collection[int], when: datetime, lease: Lease | None = None
+    ) -> int:
+        """Say that the owner of running trials lives; returns how many of them run (for it)."""
+        ids = [trial_ids] if isinstance(trial_ids, int) else sorted(trial_ids)
+        return self.database.write(lambda conn: trial_rows.beat(conn, ids, when, lease))
+
+    def requeue_trial(self, trial_id: int, lease: Lease | None = None) -> None:
+        """RUNNING -> QUEUED after its owner's death; with a lease only while that one owns it."""
+        self.database.write(lambda conn: trial_rows.requeue(conn, trial_id, lease))
+
+    def finish_trial(
+        self,
+        trial_id: int,
+        outcome: TrialOutcome,
+        finished_at: datetime | None = None,
+        lease: Lease | None = None,
+    ) -> None:
+        """Make a trial terminal and store all it left, in one transaction.
+
+        Raises:
+            IllegalTransition: it is terminal already, or did not run.
+            LeaseLost: `lease` is given and another process owns the trial now.
+            InvalidRecord: the outcome contradicts itself or holds a number that is not finite.
+        """
+        outcome_rows.check(outcome)
+        when = finished_at or datetime.now(UTC)
+        self.database.write(lambda conn: outcome_rows.finish(conn, trial_id, outcome, when, lease))
+
+    def add_results(
+        self, study_id: int, results: Iterable[tuple[TrialRecord, TrialOutcome]]
+    ) -> list[int]:
+        """Store trials that ran elsewhere, all or none; returns their ids in order."""
+        pairs = list(results)
+        for _, outcome in pairs:
+            outcome_rows.check(outcome)
+        return self.database.write(lambda conn: outcome_rows.add_finished(conn, study_id, pairs))
+
+    # reads
+
+    def trials(
+        self, study_id: int, statuses: Collection[TrialStatus] | None = None
+    ) -> list[TrialSummary]:
+        """Trials of a study by number, all or those of some statuses."""
+        query = trial_rows.summary_query().where(trials.c.study_id == study_id)
+        if statuses is not None:
+            query = query.where(trials.c.status.in_([status.value for status in statuses]))
+        with self.database.read() as connection:
+            return trial_rows.summaries(connection, query.order_by(trials.c.number))
+
+    def running_trials(self, study_id: int) -> list[TrialSummary]:
+        """Trials of a study that run, with their leases."""
+        return self.trials(study_id, [TrialStatus.RUNNING])
+
+    def trial(self, study: int | str, number: int) -> TrialSummary:
+        """One trial by its number in a study; raises `NotFound`."""
+        with self.database.read() as connection:
+            study_id = study_rows.find_id(connection, study)
+            query = trial_rows.summary_query().where(
+                trials.c.study_id == study_id, trials.c.number == number
+            )
+            found = trial_rows.summaries(connection, query)
+        if not found:
+            raise NotFound(f"Study {study!r} has no trial {number}", "see: tuner rank")
+        return found[0]
+
+    def steps(self, trial_id: int) -> list[StepRow]:
+        """Steps of a trial in order."""
+        with self.database.read() as connection:
+            return detail_rows.read_steps(connection, trial_id)
+
+    def ranks(self, trial_id: int) -> list[RankRow]:
+        """Ranks of a trial in order."""
+        with self.database.read() as connection:
+            return detail_rows.read_ranks(connection, trial_id)
+
+    def failures(self, trial_id: int) -> list[FailureRow]:
+        """Failures of a trial, the cause first."""
+        with self.database.read() as connection:
+            return detail_rows.read_failures(connection, trial_id)
+
+    # what is known of points that did not run
+
+    def add_predictions(self, study_id: int, rows: Sequence[PredictionRow]) -> None:
+        """Store predictions; a later one of the same cost model replaces an earlier."""
+        self.database.write(lambda conn: detail_rows.write_predictions(conn, study_id, rows))
+
+    def predictions(self, study_id: int) -> list[PredictionRow]:
+        """Predictions of a study."""
+        with self.database.read() as connection:
+            return detail_rows.read_predictions(connection, study_id)
+
+    def add_untried(self, study_id: int, rows: Sequence[UntriedRow]) -> None:
+        """Store points that were not run, with the rule and reason."""
+        self.database.write(lambda conn: detail_rows.write_untried(conn, study_id, rows))
+
+    def untried(self, study_id: int) -> list[UntriedRow]:
+        """Points of a study that were not run."""
+        with self.database.read() as connection:
+            return detail_rows.read_untried(connection, study_id)

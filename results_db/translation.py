@@ -1,0 +1,73 @@
+"""Driver errors in our words. Messages never carry a URL's password or a statement's values."""
+
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+
+from results_db.errors import (
+    AlreadyExists,
+    Busy,
+    DatabaseUnreadable,
+    InvalidRecord,
+    ReadOnly,
+    ResultsDbError,
+)
+
+_REPEATABLE_STATES = frozenset({"40001", "40P01", "55P03"})
+"""PostgreSQL: serialization failure, deadlock, lock not available."""
+_BUSY_NAMES = ("SQLITE_BUSY", "SQLITE_LOCKED")
+_DAMAGED_NAMES = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT")
+
+
+def _sqlite_name(error: BaseException) -> str:
+    return str(getattr(getattr(error, "orig", None), "sqlite_errorname", "") or "")
+
+
+def _sqlstate(error: BaseException) -> str:
+    return str(getattr(getattr(error, "orig", None), "sqlstate", "") or "")
+
+
+def is_repeatable(error: BaseException) -> bool:
+    """Whether the same transaction may pass when it is begun anew."""
+    return _sqlite_name(error).startswith(_BUSY_NAMES) or _sqlstate(error) in _REPEATABLE_STATES
+
+
+def translate(error: BaseException, where: str) -> ResultsDbError:
+    """Our error for a driver's; `where` is the database as it may be shown."""
+    if isinstance(error, OverflowError):
+        return InvalidRecord("A whole number does not fit in 64 bits", "store it as a float")
+    if not isinstance(error, DBAPIError):
+        return DatabaseUnreadable(
+            "PostgreSQL needs the package psycopg", 'pip install "parallel-tuner[postgres]"'
+        )
+    if is_repeatable(error):
+        return Busy(f"{where} is locked by another writer", "try again, or end the other writer")
+    if isinstance(error, IntegrityError):
+        return _integrity(error, where)
+    name, state = _sqlite_name(error), _sqlstate(error)
+    if name.startswith(_DAMAGED_NAMES):
+        return DatabaseUnreadable(f"{where} is not a database or is damaged")
+    if name.startswith("SQLITE_READONLY") or state in ("25006", "42501"):
+        return ReadOnly(f"{where} may not be written", "check the file's and the role's rights")
+    if state == "22003":
+        return InvalidRecord("A whole number does not fit in 64 bits", "store it as a float")
+    return _other(error, where, name, state)
+
+
+def _other(error: DBAPIError, where: str, name: str, state: str) -> ResultsDbError:
+    if name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_PERM")):
+        return DatabaseUnreadable(f"{where} cannot be opened or written: {error.orig}")
+    if isinstance(error, OperationalError) and not state and not name:
+        # no SQLSTATE: the server was never reached; the driver's text may repeat the password
+        return DatabaseUnreadable(
+            f"{where} cannot be reached", "check host, port, user and password"
+        )
+    first_line = str(error.orig).strip().splitlines()[:1]
+    return DatabaseUnreadable(f"{where} refused a statement: {''.join(first_line)}")
+
+
+def _integrity(error: IntegrityError, where: str) -> ResultsDbError:
+    name, state = _sqlite_name(error), _sqlstate(error)
+    if name in ("SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY") or state == "23505":
+        return AlreadyExists(f"The record is already in {where}")
+    constraint = getattr(getattr(error.orig, "diag", None), "constraint_name", None)
+    detail = constraint or str(error.orig).splitlines()[0]
+    return InvalidRecord(f"A record breaks a rule of the schema: {detail}")
