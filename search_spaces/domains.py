@@ -9,9 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from search_spaces.cluster_spec import ClusterSpec
-from search_spaces.constraints.attention_heads import RULE as ATTENTION_HEADS
-from search_spaces.constraints.base import Setting, choices, divisors, value_text
-from search_spaces.constraints.feed_forward import RULE as FEED_FORWARD
+from search_spaces.constraints.base import choices, divisors, value_text
 from search_spaces.errors import SpaceError
 from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import KNOBS, ParallelConfig
@@ -127,15 +125,14 @@ def default_domains(
     long sequences, and hybrid sharding over several nodes. Everything else keeps its default, and
     the precision that of the recipe. A CPU's space leaves out what pays on accelerators only.
     """
-    setting = Setting(model, training, cluster, use_all_devices)
     domains: dict[str, tuple[Any, ...]] = {
         knob: (field.default,) for knob, field in ParallelConfig.model_fields.items()
     }
     counts = _device_factors(cluster.num_devices, use_all_devices=use_all_devices)
     domains |= {
         "dp": tuple(count for count in counts if training.global_batch_size % count == 0) or (1,),
-        "tp": _tensor_parallel_sizes(counts, setting),
-        "pp": tuple(count for count in counts if model.num_layers % count == 0),
+        "tp": tuple(count for count in counts if count <= _LARGEST_TP),
+        "pp": tuple(count for count in counts if count <= model.num_layers),
         "micro_batch_size": _micro_batch_sizes(training, cluster),
         "dtype": (training.dtype,),
     }
@@ -152,17 +149,6 @@ def _device_factors(num_devices: int, *, use_all_devices: bool) -> tuple[int, ..
     if not use_all_devices:
         factors |= {1 << power for power in range(num_devices.bit_length())}
     return tuple(sorted(factors))
-
-
-def _tensor_parallel_sizes(counts: tuple[int, ...], setting: Setting) -> tuple[int, ...]:
-    return tuple(
-        tp
-        for tp in counts
-        if tp <= _LARGEST_TP
-        and all(
-            rule.allows(ParallelConfig(tp=tp), setting) for rule in (ATTENTION_HEADS, FEED_FORWARD)
-        )
-    )
 
 
 def _micro_batch_sizes(training: TrainingSpec, cluster: ClusterSpec) -> tuple[int, ...]:
