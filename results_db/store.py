@@ -115,6 +115,11 @@ class Store:
         """
         self.database.write(lambda conn: study_rows.claim(conn, study_id, lease, takeover=takeover))
 
+    def study_lease(self, study_id: int) -> Lease | None:
+        """The controller that holds a study, if any; whether it lives is the caller's to judge."""
+        with self.database.read() as connection:
+            return study_rows.holder(connection, study_id)
+
     def heartbeat_study(self, study_id: int, when: datetime, lease: Lease) -> None:
         """Say that the study's controller lives; raises `IllegalTransition` once it lost it."""
         self.database.write(lambda conn: study_rows.beat(conn, study_id, when, lease))

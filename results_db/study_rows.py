@@ -220,6 +220,15 @@ def claim(connection: Connection, study_id: int, lease: Lease, *, takeover: bool
     connection.execute(change)
 
 
+def holder(connection: Connection, study_id: int) -> Lease | None:
+    """The lease of a study's controller, if one holds it."""
+    query = select(studies).where(studies.c.id == study_id)
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        raise unknown_study(connection, study_id)
+    return leases.from_columns(row)
+
+
 def release(connection: Connection, study_id: int, lease: Lease | None) -> None:
     """Give a study up; with a lease only when it is the owner."""
     held = leases.from_columns(lock(connection, study_id))

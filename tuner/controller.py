@@ -106,6 +106,7 @@ class Controller:
             confirm_top=search.confirm_top,
             confirm_repeats=search.confirm_repeats,
         )
+        self._lease = own_lease()
         self._started_s = self._clock.monotonic_s()
         self._heartbeat_s = self._started_s
 
@@ -120,7 +121,7 @@ class Controller:
             return self._loop()
         finally:
             self._launcher.close()
-            self._store.release_study(self._study.id)
+            self._store.release_study(self._study.id, self._lease)
 
     # -- life of the study -------------------------------------------------------------------
 
@@ -132,7 +133,7 @@ class Controller:
                 f"study {record.name!r} is being run by process {holder.pid} on {holder.host}",
                 hint="wait for it, or stop it first",
             )
-        self._store.claim_study(self._study.id, own_lease(), takeover=True)
+        self._store.claim_study(self._study.id, self._lease, takeover=holder is not None)
         self._store.set_study_status(self._study.id, StudyStatus.RUNNING)
 
     def _check_devices(self) -> None:
@@ -156,7 +157,7 @@ class Controller:
                 self._tell(trial, "requeued", "its controller had died")
 
     def _add_baseline(self) -> None:
-        config = self._study.baseline
+        config = self._study.config.search.baseline
         if config is None or any(
             row.trial.purpose is Purpose.BASELINE for row in self._rows.values()
         ):
@@ -284,7 +285,8 @@ class Controller:
             return
         assert trial.number is not None  # noqa: S101 -- given by the store
         folder = self._study.paths.trial(trial.number, self._attempts_of(trial))
-        self._store.claim_trial(_id(trial), own_lease(), str(folder))
+        now = datetime.now(UTC)
+        self._store.claim_trial(_id(trial), replace(self._lease, heartbeat_at=now), folder)
         self._refresh(_id(trial))
         trial = self._rows[_id(trial)].trial
         self._tell(trial, "started")
@@ -314,7 +316,7 @@ class Controller:
             model=study.model,
             training=study.training,
             config=config,
-            measure=study.config.measure.spec(),
+            measure=study.config.measure_spec(),
             seed=trial.seed,
             device_kind=study.cluster.device_kind,
             threads_per_rank=study.cluster.threads_per_device,
@@ -355,7 +357,9 @@ class Controller:
         )
 
     def _refresh(self, trial_id: int) -> None:
-        self._rows[trial_id] = self._store.trial_by_id(trial_id)
+        number = self._rows[trial_id].trial.number
+        assert number is not None  # noqa: S101 -- given by the store
+        self._rows[trial_id] = self._store.trial(self._study.id, number)
 
     def _beat(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -364,7 +368,7 @@ class Controller:
         self._heartbeat_s = now_s
         now = datetime.now(UTC)
         self._store.heartbeat(list(self._running), now)
-        self._store.claim_study(self._study.id, replace(own_lease(), heartbeat_at=now), True)
+        self._store.heartbeat_study(self._study.id, now, self._lease)
 
     # -- progress ----------------------------------------------------------------------------
 

@@ -8,13 +8,12 @@ from typing import Any
 
 from search_spaces.cluster_detect import detect_local_cluster
 from search_spaces.cluster_io import load_cluster_spec, parse_cluster_spec
-from search_spaces.space import SearchSpace, default_domains
-
 from search_spaces.cluster_spec import ClusterSpec
 from search_spaces.errors import SpaceError
 from search_spaces.model_io import load_model_spec
 from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import ParallelConfig
+from search_spaces.space import SearchSpace, default_domains
 from search_spaces.training_spec import TrainingSpec
 from tuner import provenance
 from tuner.config import StudyConfig

@@ -8,17 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from results_db.store import Store
-from search_spaces.space import SearchSpace
-
 import results_db
 from results_db.errors import ResultsDbError
 from results_db.records import StudyRecord, UntriedRow
+from results_db.store import Store
 from search_spaces.cluster_spec import ClusterSpec
 from search_spaces.cost_models.analytic import AnalyticCostModel
 from search_spaces.counts import num_parameters
 from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import ParallelConfig
+from search_spaces.space import SearchSpace
 from search_spaces.training_spec import TrainingSpec
 from tuner import provenance
 from tuner.config import StudyConfig, parse_study_text
@@ -82,7 +81,9 @@ def build_candidates(
             step_time_s=estimate.step_time_s,
             step_time_parts_s=estimate.parts_s,
             peak_memory_bytes=estimate.peak_memory_bytes,
-            probability_fits=cost_model.probability_fits(estimate, cluster.memory_bytes),
+            probability_fits=cost_model.fit_probability(
+                estimate.peak_memory_bytes, cluster.memory_bytes
+            ),
         )
         for point, estimate in zip(points, cost_model.estimate_many(points), strict=True)
     ]
