@@ -1,1 +1,1 @@
-"""Measurements that back the figures in the docs: `python -m benchmarks.NAME [--quick] [--json]`."""
+"""Measurements behind the figures in the docs: `python -m benchmarks.NAME [--quick] [--json]`."""
