@@ -19,19 +19,18 @@ import ctypes
 import faulthandler
 import gc
 import importlib
-import json
 import os
 import selectors
 import signal
-import socket
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
+from tuner.launchers.channel import ChannelServer
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_READ_BYTES = 1 << 16
 
 
 def _prctl(option: int, value: int) -> None:
@@ -64,17 +63,12 @@ class _Group:
 
 
 class _Server:
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+    def __init__(self, channel: ChannelServer) -> None:
+        self._channel = channel
         self._groups: dict[str, _Group] = {}
-        self._input = b""
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         os.set_blocking(self._wake_read, False)
-
-    def send(self, event: str, **fields: Any) -> None:
-        with contextlib.suppress(OSError):  # the client is gone: the main loop sees the end of file
-            self._connection.sendall(json.dumps({"event": event, **fields}).encode() + b"\n")
 
     def serve(self) -> None:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -82,7 +76,7 @@ class _Server:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         selector = selectors.DefaultSelector()
-        selector.register(self._connection, selectors.EVENT_READ)
+        selector.register(self._channel.socket, selectors.EVENT_READ)
         selector.register(self._wake_read, selectors.EVENT_READ)
         try:
             while True:
@@ -91,22 +85,14 @@ class _Server:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake_read, 4096)
                 self._reap()
-                if self._connection in ready and not self._read():
-                    return
+                if self._channel.socket in ready:
+                    requests = self._channel.receive(0.0)
+                    if requests is None:
+                        return
+                    for request in requests:
+                        self._handle(request)
         finally:
             self._kill_everything()
-
-    def _read(self) -> bool:
-        """Carry out the requests that have come in; false at the end of file."""
-        try:
-            data = self._connection.recv(_READ_BYTES)
-        except ConnectionError:
-            return False
-        self._input += data
-        *lines, self._input = self._input.split(b"\n")
-        for line in lines:
-            self._handle(json.loads(line))
-        return bool(data)
 
     def _handle(self, request: dict[str, Any]) -> None:
         if request["op"] == "start":
@@ -129,7 +115,7 @@ class _Server:
                 self._become_rank(request, task)
             group.rank_of[pid] = task["rank"]
         pids = {str(rank): pid for pid, rank in group.rank_of.items()}
-        self.send("started", group=group.name, pids=pids, message=message)
+        self._channel.send("started", group=group.name, pids=pids, message=message)
         if message:
             self._kill(group)
         if not group.rank_of:
@@ -143,7 +129,7 @@ class _Server:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
-            self._connection.close()
+            self._channel.socket.close()
             os.close(self._wake_read)
             os.close(self._wake_write)
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -177,13 +163,13 @@ class _Server:
         del group.rank_of[pid]
         code = os.waitstatus_to_exitcode(status)
         peak = usage.ru_maxrss * (1024 if sys.platform == "linux" else 1)
-        self.send("exited", group=group.name, rank=rank, code=code, peak_rss_bytes=peak)
+        self._channel.send("exited", group=group.name, rank=rank, code=code, peak_rss_bytes=peak)
 
     def _finish(self, group: _Group) -> None:
         del self._groups[group.name]
         for pid in self._strays():
             _signal(pid, signal.SIGKILL, whole_group=False)
-        self.send("empty", group=group.name)
+        self._channel.send("empty", group=group.name)
 
     def _strays(self) -> list[int]:
         """Children that are no ranks: orphans of ranks that ended."""
@@ -253,21 +239,20 @@ def _redirect(path: str) -> None:
 
 def main(arguments: list[str]) -> None:
     """Serve the socket that was inherited as file descriptor `FD`; further names are preloaded."""
-    connection = socket.socket(fileno=int(arguments[0]))
-    connection.set_inheritable(False)
+    channel = ChannelServer(int(arguments[0]))
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    server = _Server(connection)
-    try:
-        for name in arguments[1:]:
+    for name in arguments[1:]:
+        try:
             importlib.import_module(name)
-    except Exception as error:
-        traceback.print_exc()
-        server.send("failed", message=f"cannot import {name}: {type(error).__name__}: {error}")
-        return
+        except Exception as error:
+            traceback.print_exc()
+            message = f"cannot import {name}: {type(error).__name__}: {error}"
+            channel.send("failed", message=message)
+            return
     gc.collect()
     gc.freeze()  # keeps the pages of what was imported shared with the ranks
-    server.send("ready", pid=os.getpid(), num_threads=num_threads())
-    server.serve()
+    channel.send("ready", pid=os.getpid(), num_threads=num_threads())
+    _Server(channel).serve()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from trainer.contract import TrialJob, TrialOutput, read_output
 from tuner.errors import LauncherError
 from tuner.launchers.classification import with_failures
 from tuner.launchers.network import rank_environment
-from tuner.launchers.node import Node, RankPlan, rendezvous_file
+from tuner.launchers.node import Node, RankPlan, rendezvous_file, write_job
 from tuner.launchers.rank_processes import DEFAULT_ENTRY
 from tuner.launchers.supervision import Cause, NodeResult, NodeTrial, Patience
 from tuner.ports import Clock
@@ -111,6 +111,7 @@ class LocalLauncher:
         """
         devices = self._reserve(job.config.world_size)
         try:
+            write_job(job, folder)
             trial: NodeTrial | NodeResult = self._node.start(
                 job, folder, _plan(job, folder, devices)
             )

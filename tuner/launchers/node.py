@@ -1,4 +1,4 @@
-"""Starts a trial's ranks on this node under supervision: what every launcher does with real ranks."""
+"""Starts a trial's ranks on this node under supervision, for every launcher of real ranks."""
 
 import os
 import sys
@@ -65,13 +65,11 @@ class Node:
         self._server.close()
 
     def start(self, job: TrialJob, folder: Path, plan: RankPlan) -> NodeTrial:
-        """Write the job and start the ranks; returns at once.
+        """Start the ranks in a folder that `write_job` has made; returns at once.
 
         Raises:
             LauncherError: The fork server cannot be started.
-            OSError: The folder or the job cannot be written.
         """
-        write_job(job, folder)
         tasks = [self._task(folder, plan, rank, local) for local, rank in enumerate(plan.ranks)]
         group = self._server.start_group(folder, tasks, plan.environment)
         return NodeTrial(

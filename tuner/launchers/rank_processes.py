@@ -1,25 +1,18 @@
 """Starts and signals the ranks of trials through a `fork_server` process; knows no trial, no Ray.
 
-Nothing here blocks except `ForkServer.start` (the imports, once) and `ForkServer.close`. Events come
-in when `ForkServer.pump` is called, which every status method does.
+Nothing here blocks except `ForkServer.start` (the imports, once) and `ForkServer.close`. Events
+come in when `ForkServer.pump` is called, which every status method does.
 """
 
-import json
 import os
-import select
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import tuner
 from tuner.errors import LauncherError
+from tuner.launchers.channel import Channel
 
 DEFAULT_ENTRY = "trainer.worker:run_rank"
 _START_TIMEOUT_S = 120.0
@@ -28,7 +21,6 @@ _SERVER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    "PYTHONSAFEPATH": "1",
     "PYTHONUNBUFFERED": "1",
     # Counting GPUs through NVML leaves the driver untouched; forking after cuInit is fatal.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
@@ -125,20 +117,16 @@ class ForkServer:
     ) -> None:
         if preload is None:
             preload = ("torch", "torch.distributed") if entry == DEFAULT_ENTRY else ()
-        self.entry = entry
         self._modules = [*preload, *([entry.split(":")[0]] if entry else [])]
-        self._environment = dict(environment or {})
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._errors: IO[bytes] | None = None
-        self._input = b""
+        environment = {**_SERVER_ENVIRONMENT, **(environment or {})}
+        self._channel = Channel("tuner.launchers.fork_server", self._modules, environment)
         self._groups: dict[str, RankGroup] = {}
         self._num_started = 0
 
     @property
     def pid(self) -> int | None:
         """Process id of the server, none when it is not up."""
-        return self._process.pid if self._process and self._socket else None
+        return self._channel.pid
 
     def start(self) -> None:
         """Bring the server up and wait for its imports.
@@ -146,53 +134,9 @@ class ForkServer:
         Raises:
             LauncherError: A module cannot be imported, or importing started threads.
         """
-        if self._socket is not None:
+        if self._channel.pid is not None:
             return
-        ours, theirs = socket.socketpair()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tuner.launchers.fork_server", str(theirs.fileno())]
-            + self._modules,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-            env=self._server_environment(),
-            cwd="/",
-            start_new_session=True,  # a Ctrl-C in the terminal is for the controller alone
-        )
-        theirs.close()
-        self._socket, self._input = ours, b""
-        self._check_ready(self._first_event())
-        ours.setblocking(False)
-
-    def _server_environment(self) -> dict[str, str]:
-        root = str(Path(tuner.__file__).resolve().parent.parent)
-        inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-        paths = [root, *(path for path in inherited if Path(path).is_absolute() and path != root)]
-        return {
-            **os.environ,
-            **_SERVER_ENVIRONMENT,
-            **self._environment,
-            "PYTHONPATH": os.pathsep.join(paths),
-        }
-
-    def _first_event(self) -> dict[str, Any]:
-        assert self._socket is not None  # noqa: S101 - set by the only caller
-        self._socket.settimeout(_START_TIMEOUT_S)
-        try:
-            while b"\n" not in self._input:
-                data = self._socket.recv(1 << 16)
-                if not data:
-                    return {"event": "failed", "message": f"it ended: {self._last_words()}"}
-                self._input += data
-        except TimeoutError:
-            return {"event": "failed", "message": f"no answer within {_START_TIMEOUT_S:.0f} s"}
-        line, self._input = self._input.split(b"\n", 1)
-        event: dict[str, Any] = json.loads(line)
-        return event
-
-    def _check_ready(self, event: Mapping[str, Any]) -> None:
+        event = self._channel.start(_START_TIMEOUT_S)
         if event["event"] != "ready":
             self.close()
             raise LauncherError(
@@ -205,13 +149,6 @@ class ForkServer:
                 " so that forking from that process is unsafe",
                 'set start_method = "spawn" for the launcher',
             )
-
-    def _last_words(self) -> str:
-        if self._errors is None:
-            return "no message"
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "no message"
 
     def start_group(
         self, folder: Path, tasks: Sequence[RankTask], environment: Mapping[str, str]
@@ -245,38 +182,18 @@ class ForkServer:
         )
 
     def _send(self, request: Mapping[str, Any]) -> None:
-        if self._socket is None:
-            return
-        data = memoryview(json.dumps(request).encode() + b"\n")
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
-        try:
-            while data:
-                try:
-                    data = data[self._socket.send(data) :]
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        self._lose()
-                        return
-                    select.select([], [self._socket], [], 0.05)
-        except OSError:
-            self._lose()
+        if self._channel.pid is not None and not self._channel.send(request):
+            self.close()
 
     def pump(self) -> None:
         """Hand the events that have come in to their groups."""
-        while self._socket is not None:
-            try:
-                data = self._socket.recv(1 << 16)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._lose()
-                return
-            self._input += data
-            *lines, self._input = self._input.split(b"\n")
-            for line in lines:
-                self._dispatch(json.loads(line))
+        if self._channel.pid is None:
+            return
+        events, is_alive = self._channel.receive()
+        for event in events:
+            self._dispatch(event)
+        if not is_alive:
+            self.close()
 
     def _dispatch(self, event: Mapping[str, Any]) -> None:
         group = self._groups.get(event.get("group", ""))
@@ -286,27 +203,9 @@ class ForkServer:
         if group.is_empty:
             del self._groups[group.name]
 
-    def _lose(self) -> None:
-        groups, self._groups = list(self._groups.values()), {}
-        for group in groups:
-            group.on_server_lost()
-        self.close()
-
     def close(self) -> None:
         """End all ranks and the server. Idempotent."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-        if self._process is not None:
-            try:
-                self._process.wait(_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
-        if self._errors is not None:
-            self._errors.close()
-            self._errors = None
+        self._channel.close(_STOP_TIMEOUT_S)
         groups, self._groups = list(self._groups.values()), {}
         for group in groups:
             group.on_server_lost()

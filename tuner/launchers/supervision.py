@@ -6,8 +6,8 @@
             -> DUMPING (hang: all ranks write their stacks)
             -> TERMINATING (SIGTERM) -> KILLING (SIGKILL) -> ENDED
 
-It says what happened (`NodeResult`), not what that means: that is `classification`'s business, which
-sees the results of all nodes.
+It says what happened (`NodeResult`), not what that means: that is the business of `classification`,
+which sees the results of all nodes.
 """
 
 import contextlib
@@ -52,6 +52,8 @@ class Cause(StrEnum):
     TIMEOUT = "timeout"
     HANG = "hang"
     CANCELLED = "cancelled"
+    PEER_ENDED = "peer_ended"
+    PEER_HANG = "peer_hang"
     START_FAILED = "start_failed"
     SERVER_LOST = "server_lost"
     AGENT_LOST = "agent_lost"
@@ -218,10 +220,10 @@ class NodeTrial:
             return
         if self._early_exit_s is None and self._group.exits:
             self._early_exit_s = now_s
-        if self._early_exit_s is not None:
-            if now_s - self._early_exit_s >= self._patience.early_exit_s:
-                self._first_failed = next(iter(self._group.exits))
-                self._end(Cause.EARLY_EXIT)
+        waited_s = 0.0 if self._early_exit_s is None else now_s - self._early_exit_s
+        if waited_s >= self._patience.early_exit_s:
+            self._first_failed = next(iter(self._group.exits))
+            self._end(Cause.EARLY_EXIT)
 
     def _settle(self) -> None:
         if self._elapsed_s() >= self._patience.settle_s or _has_own_words(self._folder):
@@ -240,7 +242,7 @@ class NodeTrial:
             self._enter(_State.KILLING)
 
     def _kill(self) -> None:
-        # A rank stuck in the kernel (a dead GPU, a lost network drive) may survive SIGKILL for long.
+        # A rank stuck in the kernel (a dead GPU, a lost network drive) may survive SIGKILL a while.
         if self._elapsed_s() >= self._patience.kill_s:
             self._group.signal(signal.SIGKILL)
             self._enter(_State.KILLING)

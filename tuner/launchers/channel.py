@@ -1,0 +1,196 @@
+"""A child process of ours that is spoken to in JSON lines over a socket.
+
+The socket is also the lifeline: the child ends when its end closes, whoever died. Nothing is
+unpickled, and the child is a session of its own, so that a Ctrl-C in the terminal is for the
+controller alone.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import tuner
+
+_SEND_TIMEOUT_S = 5.0
+_CHUNK_BYTES = 1 << 16
+_LINE_LIMIT_BYTES = 1 << 28
+
+
+def code_paths() -> str:
+    """`PYTHONPATH` of our processes: where this package lies, then what the user had, absolute."""
+    root = str(Path(tuner.__file__).resolve().parent.parent)
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [root, *(path for path in inherited if Path(path).is_absolute() and path != root)]
+    return os.pathsep.join(paths)
+
+
+class Channel:
+    """Parent's side. Only `start` and `close` block.
+
+    Args:
+        module: What the child runs, as `python -P -m module FD arguments`.
+        arguments: Further arguments.
+        environment: Variables on top of this process's own.
+    """
+
+    def __init__(
+        self, module: str, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        self._module = module
+        self._arguments = list(arguments)
+        self._environment = dict(environment)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._errors: IO[bytes] | None = None
+        self._input = b""
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id; none when it is not up."""
+        return self._process.pid if self._process and self._socket else None
+
+    def start(self, timeout_s: float) -> dict[str, Any]:
+        """Start the child and wait for its first event; one named `failed` if none comes."""
+        ours, theirs = socket.socketpair()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
+                [sys.executable, "-P", "-m", self._module, str(theirs.fileno()), *self._arguments],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                env={
+                    **os.environ,
+                    "PYTHONSAFEPATH": "1",
+                    "PYTHONPATH": code_paths(),
+                    **self._environment,
+                },
+                cwd="/",
+                start_new_session=True,
+            )
+        self._socket, self._input = ours, b""
+        event = self._first_event(timeout_s)
+        ours.setblocking(False)
+        return event
+
+    def _first_event(self, timeout_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        while self._socket is not None and b"\n" not in self._input:
+            self._socket.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                data = self._socket.recv(_CHUNK_BYTES)
+            except TimeoutError:
+                return {"event": "failed", "message": f"no answer within {timeout_s:.0f} s"}
+            if not data:
+                return {"event": "failed", "message": f"it ended: {self.last_words()}"}
+            self._input += data
+        line, self._input = self._input.split(b"\n", 1)
+        event: dict[str, Any] = json.loads(line)
+        return event
+
+    def last_words(self) -> str:
+        """The last line that the child wrote to its output."""
+        if self._errors is None:
+            return "no message"
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "no message"
+
+    def send(self, request: Mapping[str, Any]) -> bool:
+        """Send one line; false when the child is gone or does not read."""
+        if self._socket is None:
+            return False
+        data = memoryview(json.dumps(request).encode() + b"\n")
+        deadline = time.monotonic() + _SEND_TIMEOUT_S
+        while data:
+            try:
+                data = data[self._socket.send(data) :]
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    return False
+                select.select([], [self._socket], [], 0.05)
+            except OSError:
+                return False
+        return True
+
+    def receive(self) -> tuple[list[dict[str, Any]], bool]:
+        """Events that have come in, and whether the child is still there."""
+        events: list[dict[str, Any]] = []
+        while self._socket is not None:
+            try:
+                data = self._socket.recv(_CHUNK_BYTES)
+            except BlockingIOError:
+                return events, True
+            except OSError:
+                data = b""
+            if not data or len(self._input) > _LINE_LIMIT_BYTES:
+                return events, False
+            self._input += data
+            if b"\n" in data:
+                *lines, self._input = self._input.split(b"\n")
+                events += [json.loads(line) for line in lines]
+        return events, False
+
+    def close(self, timeout_s: float) -> None:
+        """Let the child end; kill its process group when it does not in time. Idempotent."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._process is not None:
+            _wait_unreaped(self._process.pid, timeout_s)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+
+def _wait_unreaped(pid: int, timeout_s: float) -> None:
+    """Wait for a child's end without reaping it: its id, and so its group's, stays its own."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ChildProcessError):
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return
+        time.sleep(0.005)
+
+
+class ChannelServer:
+    """Child's side."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.socket = socket.socket(fileno=descriptor)
+        self.socket.set_inheritable(False)
+        self._input = b""
+
+    def send(self, event: str, **fields: Any) -> None:
+        """Send an event; a parent that is gone is seen by `receive`."""
+        with contextlib.suppress(OSError):
+            self.socket.sendall(json.dumps({"event": event, **fields}).encode() + b"\n")
+
+    def receive(self, timeout_s: float) -> list[dict[str, Any]] | None:
+        """Requests that come in within `timeout_s`; none once the parent is gone."""
+        readable, _, _ = select.select([self.socket], [], [], timeout_s)
+        if not readable:
+            return []
+        try:
+            data = self.socket.recv(_CHUNK_BYTES)
+        except ConnectionError:
+            return None
+        if not data:
+            return None
+        *lines, self._input = (self._input + data).split(b"\n")
+        return [json.loads(line) for line in lines]
