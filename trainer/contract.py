@@ -60,11 +60,11 @@ class MeasureSpec(_Message):
     says, because allocators, lazily built buffers and skipped fp16 steps distort the first ones.
     """
 
-    warmup_steps: int = Field(default=2, ge=1)
-    measured_steps: int = Field(default=5, ge=1)
-    deadline_s: float = Field(default=300.0, gt=0, description="total wall clock of one trial")
-    hang_s: float = Field(default=60.0, gt=0, description="longest silence of all ranks")
-    profile: bool = False
+    warmup_steps: int = Field(default=2, ge=1, description="steps before the measured ones")
+    measured_steps: int = Field(default=5, ge=1, description="steps that the median is taken of")
+    deadline_s: float = Field(default=300.0, gt=0, description="total wall clock of one trial, seconds")
+    hang_s: float = Field(default=60.0, gt=0, description="longest silence of all ranks, seconds")
+    profile: bool = Field(default=False, description="time the parts of a step and its collectives")
 
 
 class FaultSpec(_Message):

@@ -218,6 +218,8 @@ class SearchSection(_Section):
     """trials in all, confirmations and the baseline not counted"""
     max_time_s: float | None = Field(default=None, gt=0)
     """wall clock of the whole study, seconds"""
+    max_device_s: float | None = Field(default=None, gt=0)
+    """device-seconds of all trials: wall clock of each times its devices"""
     seed: int = Field(default=0, ge=0)
     """seed of the search and of the trials' data"""
     parallel_trials: int = Field(default=1, ge=1)
@@ -226,8 +228,12 @@ class SearchSection(_Section):
     """new attempts of a trial that failed for a reason that may pass"""
     confirm_top: int = Field(default=3, ge=0)
     """best configurations that are measured again at the end"""
-    confirm_repeats: int = Field(default=1, ge=0)
-    """further measurements of each of them"""
+    confirm_repeats: int = Field(default=3, ge=0)
+    """further measurements of each of them at most; fewer once their order is settled"""
+    early_stop: bool = True
+    """end a trial whose first measured steps already exclude it from the lead"""
+    check_drift: bool = True
+    """measure the first configuration again at the end, to see whether the machine changed speed"""
     baseline: Annotated[ParallelConfig, BeforeValidator(_tuples)] | None = None
     """knobs of the configuration in use today; it is run first and compared with"""
     options: Options = Field(default_factory=dict)

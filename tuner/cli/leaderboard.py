@@ -1,0 +1,106 @@
+"""The leaderboard of a study, for people and machines."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from tuner.cli import formats
+from tuner.cli.output import print_table
+
+if TYPE_CHECKING:
+    from results_db.queries import LeaderboardRow
+    from results_db.records import StudyRecord, TrialSummary
+    from results_db.store import Store
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """Configurations of a study, fastest first, and what their speed-ups are measured against."""
+
+    study: "StudyRecord"
+    rows: Sequence["LeaderboardRow"]
+    """All of them; ties share a position."""
+    trials: Sequence["TrialSummary"]
+
+    @property
+    def median_tokens_per_s(self) -> float | None:
+        """Throughput of the configuration in the middle."""
+        return median(row.tokens_per_s for row in self.rows) if self.rows else None
+
+    @property
+    def baseline_tokens_per_s(self) -> float | None:
+        """Throughput of the study's baseline, where it has one that ran."""
+        keys = {row.trial.config_key for row in self.trials if row.trial.purpose == "baseline"}
+        found = [row.tokens_per_s for row in self.rows if row.config_key in keys]
+        return found[0] if found else None
+
+    @property
+    def num_untold(self) -> int:
+        """Finished trials that gave no number."""
+        return sum(row.trial.status.is_terminal and row.measurement is None for row in self.trials)
+
+    def records(self, top: int | None = None) -> list[dict[str, Any]]:
+        """The rows for machines, with their speed-ups."""
+        return [
+            asdict(row)
+            | {
+                "speedup_vs_median": _over(row.tokens_per_s, self.median_tokens_per_s),
+                "speedup_vs_baseline": _over(row.tokens_per_s, self.baseline_tokens_per_s),
+            }
+            for row in self.rows[:top]
+        ]
+
+
+def read_leaderboard(store: "Store", study: "StudyRecord") -> Leaderboard:
+    """The leaderboard of a stored study."""
+    from results_db.queries import leaderboard
+
+    return Leaderboard(study, leaderboard(store, study.name), store.trials(study.id or 0))
+
+
+def print_leaderboard(board: Leaderboard, top: int | None = None) -> None:
+    """The table; a column that no row has a value for is left out."""
+    ties = Counter(row.position for row in board.rows)
+    table: dict[str, list[str]] = {
+        "#": [f"{row.position}{'=' if ties[row.position] > 1 else ''}" for row in board.rows],
+        "tokens/s": [formats.throughput(row.tokens_per_s) for row in board.rows],
+        "±": [_spread(row) for row in board.rows],
+        "step": [formats.step_time(row.step_time_s) for row in board.rows],
+        "MFU": [formats.percent(row.mfu) for row in board.rows],
+        "memory": [formats.memory(row.peak_memory_bytes) for row in board.rows],
+        "vs median": [
+            formats.ratio(_over(row.tokens_per_s, board.median_tokens_per_s)) for row in board.rows
+        ],
+        "vs baseline": [
+            formats.ratio(_over(row.tokens_per_s, board.baseline_tokens_per_s))
+            for row in board.rows
+        ],
+        "trial": [str(row.trial_number) for row in board.rows],
+        "configuration": [row.label for row in board.rows],
+    }
+    shown = {name: cells for name, cells in table.items() if set(cells) != {formats.UNKNOWN}}
+    rows = list(zip(*shown.values(), strict=True))[:top]
+    print_table(list(shown), rows, right=range(len(shown) - 1))
+
+
+def footnotes(board: Leaderboard, top: int | None = None) -> list[str]:
+    """Sentences under the table: what is left out, and what equal positions mean."""
+    notes = []
+    if top is not None and len(board.rows) > top:
+        notes.append(f"{len(board.rows) - top} more configurations: --top N or --all")
+    if board.num_untold:
+        notes.append(f"{board.num_untold} trials gave no number: --all shows why")
+    if len({row.position for row in board.rows}) < len(board.rows):
+        notes.append("= the measurements cannot tell these apart")
+    return notes
+
+
+def _over(value: float, reference: float | None) -> float | None:
+    return value / reference if reference else None
+
+
+def _spread(row: "LeaderboardRow") -> str:
+    half = (row.tokens_per_s_high - row.tokens_per_s_low) / 2
+    return f"{half / row.tokens_per_s * 100:.1f} %"

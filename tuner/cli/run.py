@@ -1,0 +1,206 @@
+"""`tuner run` and `tuner resume`: carry out a study, with progress, and say what came of it."""
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli import EXIT_INTERRUPTED, formats
+from tuner.cli.inputs import launcher_option, searcher_option, space_options, study_config
+from tuner.cli.interrupts import StopOnSignal
+from tuner.cli.leaderboard import Leaderboard, footnotes, print_leaderboard, read_leaderboard
+from tuner.cli.options import json_option, store_option, verbosity_options
+from tuner.cli.output import print_json, say
+from tuner.cli.progress import make_display
+from tuner.cli.stores import store_and_name
+from tuner.config import StudyConfig, default_store_url, without_password
+from tuner.errors import NothingFeasibleError
+
+if TYPE_CHECKING:
+    from tuner.controller import StudyOutcome
+    from tuner.study import Study
+
+_NUM_SHOWN = 10
+
+plain_option = click.option("--plain", is_flag=True, help="Plain lines in place of a live display.")
+max_trials_option = click.option("--max-trials", type=int, metavar="N", help="Trials in all.")
+
+
+@click.command(
+    epilog="\b\nExamples:\n  tuner run --model gpt2-124m --max-trials 12\n  tuner run study.toml\n"
+    "  tuner run study.toml --set space.tp=[1,2] --set training.dtype=bf16\n"
+    "  tuner run study.toml --dry-run   what would be tried\n\n"
+    "Without STUDY.toml and --model, study.toml or tuner.toml of this folder is used. Ctrl-C stops "
+    "in good order (exit code 130), and `tuner resume` goes on."
+)
+@space_options
+@max_trials_option
+@searcher_option
+@launcher_option
+@store_option
+@click.option("--name", metavar="NAME", help="Name of the study.")
+@click.option("--dry-run", is_flag=True, help="Show what would be tried; run and store nothing.")
+@plain_option
+@json_option
+@verbosity_options
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    study: str | None,
+    overrides: tuple[str, ...],
+    dry_run: bool,
+    plain: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Search for the fastest configuration of a model."""
+    from tuner.study import create_study
+
+    config = study_config(study, overrides, **options)
+    check_parts(config)
+    if dry_run:
+        from tuner.cli.dry_run import show_plan
+
+        show_plan(config, as_json=as_json)
+        return
+    ctx.exit(carry_out(create_study(config), plain=plain, as_json=as_json))
+
+
+@click.command(
+    epilog="\b\nExamples:\n  tuner resume                   the newest study\n"
+    "  tuner resume my-study\n  tuner resume my-study --max-trials 48   with a larger budget\n\n"
+    "A trial that is finished is never run again."
+)
+@click.argument("study", required=False)
+@store_option
+@max_trials_option
+@plain_option
+@json_option
+@verbosity_options
+@click.pass_context
+def resume(
+    ctx: click.Context,
+    study: str | None,
+    store: str | None,
+    max_trials: int | None,
+    plain: bool,
+    as_json: bool,
+) -> None:
+    """Go on with a study that was stopped."""
+    from tuner.study import open_study
+
+    url, name = store_and_name(study, store)
+    opened = open_study(url, name)
+    if max_trials is not None:
+        search = opened.config.search.model_copy(update={"max_trials": max_trials})
+        opened.config = opened.config.model_copy(update={"search": search})
+    say(f"resuming {opened.name}")
+    ctx.exit(carry_out(opened, plain=plain, as_json=as_json))
+
+
+def check_parts(config: StudyConfig) -> None:
+    """Refuse unknown searchers and launchers before anything is stored.
+
+    Raises:
+        ConfigError: with the names that exist.
+    """
+    from tuner import registry
+
+    parts = {"searchers": config.search.searcher, "launchers": config.launcher.name}
+    for group, name in parts.items():
+        if name not in registry.names(group):
+            registry.load(group, name)
+
+
+def carry_out(study: "Study", *, plain: bool = False, as_json: bool = False) -> int:
+    """Run a study to its end or until Ctrl-C, and print what came of it.
+
+    Returns:
+        The exit code.
+    """
+    from tuner.controller import run_study
+
+    display = make_display(_title(study), plain=plain)
+    with StopOnSignal(display.on_stop) as signals, display:
+        outcome = run_study(study, display, signals.stop)
+    board = read_leaderboard(study.store, study.store.get_study(study.id))
+    study.store.close()
+    if as_json:
+        print_json(_document(outcome, board))
+    else:
+        _print_for_people(study, outcome, board)
+    if signals.stop.is_set():
+        return EXIT_INTERRUPTED
+    return _exit_code(outcome, board)
+
+
+def _title(study: "Study") -> str:
+    cluster = study.cluster
+    devices = f"{cluster.num_devices} x {cluster.device_name}"
+    return (
+        f"study {study.name}: {study.model.name} on {devices}, {len(study.candidates)} legal"
+        f" configurations, searcher {study.config.search.searcher}"
+    )
+
+
+def _exit_code(outcome: "StudyOutcome", board: Leaderboard) -> int:
+    """0 where there is a result.
+
+    Raises:
+        NothingFeasibleError: every trial failed; the message says why the last one did.
+    """
+    if board.rows:
+        return 0
+    reasons = [row.failure.message for row in board.trials if row.failure is not None]
+    why = f"; the last one said: {reasons[-1]}" if reasons else ""
+    raise NothingFeasibleError(
+        f"none of {len(board.trials)} trials gave a number{why}",
+        hint="`tuner rank --all` lists the reasons, `tuner show N -v` has the traceback",
+    )
+
+
+def _document(outcome: "StudyOutcome", board: Leaderboard) -> dict[str, Any]:
+    return {
+        "study": board.study.name,
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "num_trials": outcome.num_trials,
+        "median_tokens_per_s": board.median_tokens_per_s,
+        "baseline_tokens_per_s": board.baseline_tokens_per_s,
+        "leaderboard": board.records(),
+    }
+
+
+def _print_for_people(study: "Study", outcome: "StudyOutcome", board: Leaderboard) -> None:
+    say(f"\n{outcome.num_trials} trials; {outcome.reason}")
+    if board.rows:
+        print_leaderboard(board, _NUM_SHOWN)
+        for note in footnotes(board, _NUM_SHOWN):
+            say(note)
+        _print_verdict(board)
+    for command, purpose in _next_steps(study, board, is_finished=outcome.status == "completed"):
+        say(f"  {command:<44}  {purpose}")
+
+
+def _print_verdict(board: Leaderboard) -> None:
+    best = board.records(1)[0]
+    against = f"{formats.ratio(best['speedup_vs_median'])} the median configuration"
+    if best["speedup_vs_baseline"] is not None:
+        against += f", {formats.ratio(best['speedup_vs_baseline'])} your baseline"
+    say(f"\nbest: {best['label']}, {formats.throughput(best['tokens_per_s'])} tokens/s, {against}")
+
+
+def _next_steps(study: "Study", board: Leaderboard, *, is_finished: bool) -> list[tuple[str, str]]:
+    """Commands that make sense now, with what they are for."""
+    url = study.config.store.url
+    where = "" if url == default_store_url() else f" --store {shlex.quote(without_password(url))}"
+    steps = []
+    if not is_finished:
+        steps.append((f"tuner resume {study.name}{where}", "go on where this stopped"))
+    if board.rows:
+        number = board.rows[0].trial_number
+        named = f" --study {study.name}"
+        steps.append((f"tuner rank {study.name} --all{where}", "everything that was tried"))
+        steps.append((f"tuner show {number}{named}{where}", "the fastest trial in detail"))
+    return steps
