@@ -6,7 +6,7 @@ product of the domains.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,7 +32,9 @@ class Level:
     rules: tuple[Constraint, ...]
 
 
-def plan_levels(domains: Iterable[Domain]) -> list[Level]:
+def plan_levels(
+    domains: Iterable[Domain], rules: Iterable[Constraint] = CONSTRAINTS
+) -> list[Level]:
     """Put knobs in the order of the walk; those with one value first, as they prune for nothing."""
     places = {knob: place for place, knob in enumerate(_ORDER)}
     order = sorted(
@@ -40,7 +42,7 @@ def plan_levels(domains: Iterable[Domain]) -> list[Level]:
     )
     levels: list[Level] = []
     seen: set[str] = set()
-    waiting = list(CONSTRAINTS)
+    waiting = list(rules)
     for domain in order:
         seen.add(domain.knob)
         ready = [rule for rule in waiting if seen.issuperset(rule.knobs)]
@@ -86,8 +88,23 @@ def _walk(
                 yield from _walk(levels, depth + 1, partial, knobs, setting, refused)
 
 
-def nothing_legal(levels: list[Level], setting: Setting) -> SpaceError:
-    """Say of a space without legal points which rule removed those that came furthest."""
+def nothing_legal(domains: Sequence[Domain], setting: Setting) -> SpaceError:
+    """Say of a space without legal points which rule is to blame, with one of its victims.
+
+    That is a rule without which there would be legal points; where no single rule is, the one
+    that refused the points which came furthest in the walk.
+    """
+    for rule in CONSTRAINTS:
+        others = [other for other in CONSTRAINTS if other is not rule]
+        example = next(walk(plan_levels(domains, others), setting), None)
+        if example is not None:
+            return _blame(rule, example, domains, setting, "alone refused the last ones")
+    rule, example = _last_refused(plan_levels(domains), setting)
+    return _blame(rule, example, domains, setting, "and others refused the last ones")
+
+
+def _last_refused(levels: list[Level], setting: Setting) -> tuple[Constraint, ParallelConfig]:
+    """The rule that left most branches on the deepest level reached, and one such branch."""
     deepest = -1
     counts: Counter[str] = Counter()
     examples: dict[str, tuple[Constraint, ParallelConfig]] = {}
@@ -104,12 +121,20 @@ def nothing_legal(levels: list[Level], setting: Setting) -> SpaceError:
 
     for _ in walk(levels, setting, note):
         pass
-    name = counts.most_common(1)[0][0]
-    rule, example = examples[name]
-    tried = {level.knob: level.values for level in levels if level.knob in rule.knobs}
+    return examples[counts.most_common(1)[0][0]]
+
+
+def _blame(
+    rule: Constraint,
+    example: ParallelConfig,
+    domains: Sequence[Domain],
+    setting: Setting,
+    verdict: str,
+) -> SpaceError:
+    tried = {domain.knob: domain.values for domain in domains if domain.knob in rule.knobs}
     return SpaceError(
-        f"no configuration of the space is legal: rule {name} refused the last ones, for example "
-        f"because {rule.reason(example, setting)}",
+        f"no configuration of the space is legal: rule {rule.name} {verdict}, for example because "
+        f"{rule.reason(example, setting)}",
         _widen_hint(rule, example, setting, tried),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from search_spaces.cluster_spec import ClusterSpec
-from search_spaces.constraints import CONSTRAINTS, Setting, Violation
+from search_spaces.constraints import CONSTRAINTS, Setting, Violation, judge
 from search_spaces.constraints.base import either, nearest_values, value_text
 from search_spaces.domains import Domain, default_domains, make_domains
 from search_spaces.enumeration import nothing_legal, plan_levels, walk
@@ -65,11 +65,11 @@ class SearchSpace:
         """All legal points, without duplicates, in a fixed order.
 
         Raises:
-            SpaceError: there is none; the message says which rule removed the last ones.
+            SpaceError: there is none; the message says which rule refused the last ones.
         """
         points = self._legal_points()
         if not points:
-            raise nothing_legal(self._levels, self.setting)
+            raise nothing_legal(list(self.domains.values()), self.setting)
         return list(points)
 
     def sample(self, count: int, seed: int = 0) -> list[ParallelConfig]:
@@ -101,7 +101,7 @@ class SearchSpace:
 
     def violations(self, config: ParallelConfig) -> list[Violation]:
         """The rules that the configuration breaks, be it within the domains or not."""
-        return [found for rule in CONSTRAINTS if (found := rule.check(config, self.setting))]
+        return judge(config, self.setting)
 
     def nearest(self, config: ParallelConfig, count: int = 3) -> list[ParallelConfig]:
         """The legal points with the fewest changed knobs, and among those the smallest changes."""

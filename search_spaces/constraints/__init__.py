@@ -29,7 +29,7 @@ from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import ParallelConfig
 from search_spaces.training_spec import TrainingSpec
 
-__all__ = ["CONSTRAINTS", "Constraint", "Setting", "Violation", "find_violations"]
+__all__ = ["CONSTRAINTS", "Constraint", "Setting", "Violation", "find_violations", "judge"]
 
 CONSTRAINTS: tuple[Constraint, ...] = (
     sequence_length.RULE,
@@ -61,5 +61,11 @@ def find_violations(
     use_all_devices: bool = True,
 ) -> list[Violation]:
     """All rules that a configuration breaks, in the order of `CONSTRAINTS`; none if it is legal."""
-    setting = Setting(model, training, cluster, use_all_devices)
-    return [found for rule in CONSTRAINTS if (found := rule.check(config, setting))]
+    return judge(config, Setting(model, training, cluster, use_all_devices))
+
+
+def judge(config: ParallelConfig, setting: Setting) -> list[Violation]:
+    """As `find_violations`; values suggested may change the number of ranks but break no rule."""
+    broken = [rule for rule in CONSTRAINTS if not rule.allows(config, setting)]
+    kept = [rule for rule in CONSTRAINTS if rule not in (*broken, devices.RULE)]
+    return [found for rule in broken if (found := rule.check(config, setting, kept))]

@@ -1,7 +1,7 @@
 """What a rule is, what it says of a point that breaks it, and which values near it would pass."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
@@ -33,8 +33,8 @@ class Violation:
     """One rule that a configuration breaks.
 
     `message` is a sentence for people that names the wrong values and legal ones. `legal_values`
-    maps each knob, changed alone, to the values nearest to the present one that pass the rule; a
-    knob that cannot mend it alone is left out.
+    maps each knob, changed alone, to the values nearest to the present one that pass the rule and
+    break no other; a knob that cannot mend it alone is left out.
     """
 
     rule: str
@@ -57,25 +57,36 @@ class Constraint:
     allows: Callable[[ParallelConfig, Setting], bool]
     reason: Callable[[ParallelConfig, Setting], str]
 
-    def check(self, config: ParallelConfig, setting: Setting) -> Violation | None:
-        """The violation with the legal values near it; none when the configuration is allowed."""
+    def check(
+        self, config: ParallelConfig, setting: Setting, kept: Sequence["Constraint"] = ()
+    ) -> Violation | None:
+        """The violation with the legal values near it; none when the configuration is allowed.
+
+        `kept` are rules that the configuration obeys and that no value suggested may break.
+        """
         if self.allows(config, setting):
             return None
-        legal = self._legal_values(config, setting)
+        legal = self._legal_values(config, setting, (self, *kept))
         message = self.reason(config, setting) + describe_legal_values(legal)
         return Violation(self.name, self.knobs, message, legal)
 
-    def _legal_values(self, config: ParallelConfig, setting: Setting) -> dict[str, tuple[Any, ...]]:
+    def _legal_values(
+        self, config: ParallelConfig, setting: Setting, rules: Sequence["Constraint"]
+    ) -> dict[str, tuple[Any, ...]]:
         found: dict[str, tuple[Any, ...]] = {}
         for knob in self.knobs:
             passing = [
                 value
                 for value in candidate_values(knob, config, setting)
-                if self.allows(config.model_copy(update={knob: value}), setting)
+                if _all_allow(rules, config.model_copy(update={knob: value}), setting)
             ]
             if passing:
                 found[knob] = nearest_values(passing, getattr(config, knob))
         return found
+
+
+def _all_allow(rules: Iterable[Constraint], config: ParallelConfig, setting: Setting) -> bool:
+    return all(rule.allows(config, setting) for rule in rules)
 
 
 _NONE_TEXT: Final = {"stage_layers": "even", "recompute_layers": "all"}
