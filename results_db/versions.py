@@ -4,8 +4,9 @@ from sqlalchemy import Connection, func, insert, inspect, select
 
 from results_db.errors import DatabaseUnreadable, NewerDatabase, NotFound, OutdatedDatabase
 from results_db.schema import SCHEMA_VERSION, metadata, schema_versions
+from results_db.views import create_views
 
-KNOWN_VERSIONS: tuple[str, ...] = ("0001",)
+KNOWN_VERSIONS: tuple[str, ...] = ("0001", "0002")
 """All released schemas, oldest first; a test holds this against the migration scripts."""
 
 _CREATE_LOCK = 7_305_815  # any constant of our own: two programs must not create at one time
@@ -58,4 +59,5 @@ def create_tables(connection: Connection) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(_CREATE_LOCK)))
     if stored_version(connection) is None:
         metadata.create_all(connection)
+        create_views(connection)
         connection.execute(insert(schema_versions).values(version_num=SCHEMA_VERSION))

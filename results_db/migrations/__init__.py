@@ -1,0 +1,1 @@
+"""Alembic migrations; see `results_db.upgrades` for how they are run."""

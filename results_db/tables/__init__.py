@@ -1,0 +1,1 @@
+"""The tables, in three groups; `results_db.schema` gathers them."""

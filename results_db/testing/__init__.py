@@ -1,0 +1,1 @@
+"""Help for tests and benchmarks of whoever builds on the results database."""
