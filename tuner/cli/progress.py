@@ -33,14 +33,19 @@ class Display(StudyObserver, AbstractContextManager["Display"], Protocol):
         ...
 
 
-def make_display(title: str, *, plain: bool = False, stream: TextIO | None = None) -> Display:
-    """The display that suits `stream` (standard error) and what the user asked for."""
+def make_display(
+    title: str, *, num_extra: int = 0, plain: bool = False, stream: TextIO | None = None
+) -> Display:
+    """The display that suits `stream` (standard error) and what the user asked for.
+
+    `num_extra` trials are expected beyond the study's budget, to confirm its best.
+    """
     stream = stream or sys.stderr
     if verbosity() < 0:
         return SilentDisplay()
     if plain or not output.is_live(stream):
-        return PlainDisplay(title, stream)
-    return LiveDisplay(title, stream)
+        return PlainDisplay(title, stream, num_extra)
+    return LiveDisplay(title, stream, num_extra)
 
 
 class SilentDisplay:
@@ -70,9 +75,10 @@ class SilentDisplay:
 class PlainDisplay(SilentDisplay):
     """A line for every trial that ends, with the best so far; for logs and pipes."""
 
-    def __init__(self, title: str, stream: TextIO) -> None:
+    def __init__(self, title: str, stream: TextIO, num_extra: int = 0) -> None:
         self._title = title
         self._stream = stream
+        self._num_extra = num_extra
 
     def __enter__(self) -> Self:
         self._print(self._title)
@@ -82,7 +88,8 @@ class PlainDisplay(SilentDisplay):
         """A line for an end; for a start as well under `-v`."""
         if event.event == "step" or (event.event == "started" and verbosity() < 1):
             return
-        self._print(f"[{counter(progress)}] {result_line(event)}{self._tail(event, progress)}")
+        done = counter(progress, self._num_extra)
+        self._print(f"[{done}] {result_line(event)}{self._tail(event, progress)}")
 
     def on_message(self, text: str) -> None:
         """A line of its own."""
@@ -108,11 +115,16 @@ class LiveDisplay(SilentDisplay):
     """Redraws a few lines in place: how far, the best, what runs now, the last results."""
 
     def __init__(
-        self, title: str, stream: TextIO, clock: Callable[[], float] = time.monotonic
+        self,
+        title: str,
+        stream: TextIO,
+        num_extra: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         from rich.live import Live
 
         self._title = title
+        self._num_extra = num_extra
         self._clock = clock
         self._progress: StudyProgress | None = None
         self._received_s = clock()
@@ -192,10 +204,10 @@ class LiveDisplay(SilentDisplay):
         left_s = None if progress.remaining_s is None else max(0.0, progress.remaining_s - since_s)
         spent, left = map(formats.duration, (progress.elapsed_s + since_s, left_s))
         facts = (
-            f"{counter(progress)} trials, {progress.num_infeasible} infeasible,"
+            f"{counter(progress, self._num_extra)} trials, {progress.num_infeasible} infeasible,"
             f" {progress.num_failed} failed, {spent} so far, {left} left"
         )
-        total = num_total(progress)
+        total = num_total(progress, self._num_extra)
         done = min(progress.num_finished, total) if total else 0
         row = Table.grid(padding=(0, 1))
         row.add_row(ProgressBar(total=total or 1, completed=done, width=_BAR_WIDTH), Text(facts))
@@ -207,15 +219,15 @@ class LiveDisplay(SilentDisplay):
         return f"running #{event.number} {event.config.short()}  {where}, {spent}"
 
 
-def num_total(progress: StudyProgress) -> int | None:
-    """Trials that the study will take at most, as far as is known."""
+def num_total(progress: StudyProgress, num_extra: int = 0) -> int | None:
+    """Trials that the study will take, as far as is known; `num_extra` of them confirm the best."""
     bounds = [n for n in (progress.max_trials, progress.num_legal_points) if n is not None]
-    return max(min(bounds), progress.num_finished) if bounds else None
+    return max(min(bounds) + num_extra, progress.num_finished) if bounds else None
 
 
-def counter(progress: StudyProgress) -> str:
+def counter(progress: StudyProgress, num_extra: int = 0) -> str:
     """How many trials are done, e.g. ` 7/24`."""
-    total = num_total(progress)
+    total = num_total(progress, num_extra)
     if total is None:
         return str(progress.num_finished)
     return f"{progress.num_finished:>{len(str(total))}}/{total}"

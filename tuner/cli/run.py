@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tuner.study import Study
 
 _NUM_SHOWN = 10
+_QUERY = "SELECT config, tokens_per_s FROM leaderboard LIMIT 5"
 
 plain_option = click.option("--plain", is_flag=True, help="Plain lines in place of a live display.")
 max_trials_option = click.option("--max-trials", type=int, metavar="N", help="Trials in all.")
@@ -121,7 +122,9 @@ def carry_out(study: "Study", *, plain: bool = False, as_json: bool = False) -> 
     """
     from tuner.controller import run_study
 
-    display = make_display(_title(study), plain=plain)
+    search = study.config.search
+    num_extra = search.confirm_top * search.confirm_repeats
+    display = make_display(_title(study), num_extra=num_extra, plain=plain)
     with StopOnSignal(display.on_stop) as signals, display:
         outcome = run_study(study, display, signals.stop)
     board = read_leaderboard(study.store, study.store.get_study(study.id))
@@ -179,8 +182,10 @@ def _print_for_people(study: "Study", outcome: "StudyOutcome", board: Leaderboar
         for note in footnotes(board, _NUM_SHOWN):
             say(note)
         _print_verdict(board)
-    for command, purpose in _next_steps(study, board, is_finished=outcome.status == "completed"):
-        say(f"  {command:<44}  {purpose}")
+    steps = _next_steps(study, board, is_finished=outcome.status == "completed")
+    width = max((len(command) for command, _ in steps), default=0)
+    for command, purpose in steps:
+        say(f"  {command:<{width}}  {purpose}")
 
 
 def _print_verdict(board: Leaderboard) -> None:
@@ -200,7 +205,9 @@ def _next_steps(study: "Study", board: Leaderboard, *, is_finished: bool) -> lis
         steps.append((f"tuner resume {study.name}{where}", "go on where this stopped"))
     if board.rows:
         number = board.rows[0].trial_number
-        named = f" --study {study.name}"
-        steps.append((f"tuner rank {study.name} --all{where}", "everything that was tried"))
-        steps.append((f"tuner show {number}{named}{where}", "the fastest trial in detail"))
+        steps += [
+            (f"tuner rank {study.name} --all{where}", "everything that was tried"),
+            (f"tuner show {number} --study {study.name}{where}", "the fastest trial in detail"),
+            (f"tuner sql '{_QUERY}'{where}", "ask the database in SQL"),
+        ]
     return steps
