@@ -151,8 +151,11 @@ def _read(path: Path, source: str) -> ClusterSpec:
 
 
 def _problem(error: ValidationError, source: str) -> ClusterSpecError:
-    first = error.errors()[0]
+    # An unknown key explains the missing one that it was meant for.
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    if first["type"] == "missing":
+        return ClusterSpecError(f"cluster {source!r} lacks the key {key}")
     if first["type"] != "extra_forbidden":
         return ClusterSpecError(f"cluster {source!r}: {key} is {first['input']!r}: {first['msg']}")
     table = _Link if len(first["loc"]) > 1 else _Cluster
