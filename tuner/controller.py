@@ -1,12 +1,15 @@
-"""The loop that runs a study: asks, launches, polls, stores. Decisions are `state_machine`'s."""
+"""The loop that runs a study: asks, starts, polls, stores. Decisions are `state_machine`'s."""
 
 import logging
 import threading
 import time
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from results_db.records import (
+    PredictionRow,
     Purpose,
     StudyStatus,
     TrialRecord,
@@ -14,28 +17,28 @@ from results_db.records import (
     TrialSummary,
 )
 from search_spaces.parallel_config import ParallelConfig
-from trainer.contract import FailureKind, FailureReport, Phase, TrialJob, TrialOutput
+from trainer.contract import StepRecord
 from tuner import registry
 from tuner.errors import LauncherError, StorageProblem
+from tuner.leaders import drift, excludes, has_drifted
 from tuner.leases import lease_is_dead, own_lease
-from tuner.outcomes import config_of, observation_of, outcome_of, progress_of, trial_view
+from tuner.outcomes import config_of, observation_of, progress_of, trial_view
 from tuner.ports import (
+    Candidate,
     Clock,
     Launcher,
+    Observation,
     Searcher,
     StudyObserver,
-    StudyProgress,
     TrialEvent,
-    TrialHandle,
 )
-from tuner.state_machine import Action, ActionKind, Limits, StudyView, judge, next_actions
+from tuner.state_machine import Action, ActionKind, Limits, StudyView, next_actions
 from tuner.study import Study, untried_rows
+from tuner.trial_book import TrialBook
+from tuner.trial_runner import POLL_S, TrialRunner
 
 log = logging.getLogger(__name__)
-
-POLL_S = 0.02
 HEARTBEAT_S = 5.0
-STOP_TIMEOUT_S = 15.0
 
 
 class SystemClock:
@@ -60,22 +63,26 @@ class StudyOutcome:
     num_completed: int
 
 
-@dataclass
-class _Running:
-    """A trial under way."""
-
-    record: TrialRecord
-    config: ParallelConfig
-    handle: TrialHandle
-    submitted_s: float
-    num_steps_seen: int = 0
+def limits_of(study: Study) -> Limits:
+    """The budget and habits that a study's file asks for."""
+    search = study.config.search
+    return Limits(
+        max_trials=search.max_trials,
+        max_time_s=search.max_time_s,
+        max_device_s=search.max_device_s,
+        parallel_trials=search.parallel_trials,
+        max_retries=search.max_retries,
+        confirm_top=search.confirm_top,
+        confirm_repeats=search.confirm_repeats,
+        check_drift=search.check_drift,
+    )
 
 
 class Controller:
     """Runs one study to its end, or until it is told to stop.
 
-    The database is the truth: every decision is made from its rows, so that a controller that was
-    killed anywhere is followed by one that goes on from what is stored.
+    The database is the truth: what is kept here is only what its rows say, so that a controller
+    that was killed anywhere is followed by one that goes on from what is stored.
     """
 
     def __init__(
@@ -94,24 +101,27 @@ class Controller:
         self._observer = observer
         self._stop = stop
         self._clock = clock or SystemClock()
-        self._running: dict[int, _Running] = {}
-        self._rows: dict[int, TrialSummary] = {}
-        self._is_exhausted = False
-        search = study.config.search
-        self._limits = Limits(
-            max_trials=search.max_trials,
-            max_time_s=search.max_time_s,
-            parallel_trials=search.parallel_trials,
-            max_retries=search.max_retries,
-            confirm_top=search.confirm_top,
-            confirm_repeats=search.confirm_repeats,
-        )
+        self._limits = limits_of(study)
         self._lease = own_lease()
+        self._runner = TrialRunner(
+            study, launcher, self._lease, self._clock, self._is_excluded, self._show
+        )
+        self._book = TrialBook()
+        self._observations: dict[int, Observation] = {}
+        self._numbers: dict[int, int] = {}
+        self._best: TrialSummary | None = None
+        self._proposed: deque[ParallelConfig] = deque()
+        self._is_exhausted = False
         self._started_s = self._clock.monotonic_s()
         self._heartbeat_s = self._started_s
 
     def run(self) -> StudyOutcome:
-        """Run the study; returns when it is finished or stopped, with nothing left running."""
+        """Run the study; returns when it is finished or stopped, with nothing left running.
+
+        Raises:
+            LauncherError: trials cannot be run at all.
+            StorageProblem: another controller runs the study.
+        """
         self._take_study()
         try:
             self._launcher.open()
@@ -126,11 +136,10 @@ class Controller:
     # -- life of the study -------------------------------------------------------------------
 
     def _take_study(self) -> None:
-        record = self._store.get_study(self._study.id)
         holder = self._store.study_lease(self._study.id)
         if holder is not None and not lease_is_dead(holder, datetime.now(UTC)):
             raise StorageProblem(
-                f"study {record.name!r} is being run by process {holder.pid} on {holder.host}",
+                f"study {self._study.name!r} is being run by process {holder.pid} on {holder.host}",
                 hint="wait for it, or stop it first",
             )
         self._store.claim_study(self._study.id, self._lease, takeover=holder is not None)
@@ -145,28 +154,28 @@ class Controller:
             )
 
     def _recover(self) -> None:
-        """Put trials back in the queue whose controller is dead."""
-        self._rows = {_id(row.trial): row for row in self._store.trials(self._study.id)}
-        for row in list(self._rows.values()):
+        """Read what is stored, and put trials back in the queue whose controller is dead."""
+        for row in self._store.trials(self._study.id):
+            self._note(row)
             trial = row.trial
-            if trial.status is TrialStatus.RUNNING and lease_is_dead(
-                trial.lease, datetime.now(UTC)
-            ):
+            is_running = trial.status is TrialStatus.RUNNING
+            if is_running and lease_is_dead(trial.lease, datetime.now(UTC)):
                 self._store.requeue_trial(_id(trial))
                 self._refresh(_id(trial))
-                self._tell(trial, "requeued", "its controller had died")
+                self._observer.on_message(
+                    f"trial {trial.number}: its controller had died; requeued"
+                )
 
     def _add_baseline(self) -> None:
         config = self._study.config.search.baseline
-        if config is None or any(
-            row.trial.purpose is Purpose.BASELINE for row in self._rows.values()
-        ):
+        if config is None or any(trial.purpose is Purpose.BASELINE for trial in self._book):
             return
         self._add(config, purpose=Purpose.BASELINE, source="baseline")
 
     def _loop(self) -> StudyOutcome:
         while True:
-            self._poll()
+            for trial_id in self._runner.poll():
+                self._refresh(trial_id)
             actions = next_actions(self._view())
             for action in actions:
                 if action.kind is ActionKind.STOP:
@@ -175,83 +184,79 @@ class Controller:
                     return self._finish(action.reason)
                 self._carry_out(action)
             self._beat()
-            if not actions or not self._has_room():
+            if not actions:
                 self._clock.sleep_s(POLL_S)
+
+    def _view(self) -> StudyView:
+        return StudyView(
+            limits=self._limits,
+            trials=self._book,
+            elapsed_s=self._clock.monotonic_s() - self._started_s,
+            is_exhausted=self._is_exhausted and not self._proposed,
+            stop_requested=self._stop.is_set(),
+        )
 
     def _carry_out(self, action: Action) -> None:
         if action.kind is ActionKind.ASK:
             self._ask(action.count)
             return
         assert action.trial_id is not None  # noqa: S101 -- the other kinds name a trial
-        trial = self._rows[action.trial_id].trial
+        trial = self._stored(action.trial_id).trial
+        config = config_of(trial)
         if action.kind is ActionKind.RUN:
             self._start(trial)
         elif action.kind is ActionKind.RETRY:
-            self._add(
-                config_of(trial), trial.purpose, trial.source, trial.attempt + 1, trial.repeat
-            )
-        elif action.kind is ActionKind.CONFIRM:
-            repeats = [
-                row.trial.repeat
-                for row in self._rows.values()
-                if row.trial.config_key == trial.config_key
-            ]
-            self._add(config_of(trial), Purpose.CONFIRM, "confirm", repeat=max(repeats) + 1)
+            self._add(config, trial.purpose, trial.source, trial.attempt + 1, trial.repeat)
+        else:
+            is_check = action.kind is ActionKind.CHECK_DRIFT
+            purpose = Purpose.DRIFT if is_check else Purpose.CONFIRM
+            repeat = self._book.max_repeat(trial.config_key) + 1
+            self._add(config, purpose, purpose.value, repeat=repeat)
+
+    def _start(self, trial: TrialRecord) -> None:
+        if not self._runner.has_room(trial):
+            self._clock.sleep_s(POLL_S)
+            return
+        try:
+            self._runner.start(trial)
+        finally:
+            self._refresh(_id(trial))
 
     def _finish(self, reason: str) -> StudyOutcome:
-        tried = {row.trial.config_key for row in self._rows.values()}
+        tried = {trial.config_key for trial in self._book}
         self._store.add_untried(self._study.id, untried_rows(self._study, tried, reason))
+        if has_drifted(self._book):
+            self._observer.on_message(
+                "the machine changed speed during the study: its first configuration now runs at"
+                f" {drift(self._book) or 0:.2f} of its first speed; compare with care"
+            )
         self._store.set_study_status(self._study.id, StudyStatus.COMPLETED)
         return self._outcome(StudyStatus.COMPLETED, reason)
 
     def _interrupt(self, reason: str) -> StudyOutcome:
-        """Cancel what runs and put it back in the queue, so that a resumed study repeats it."""
-        for running in self._running.values():
-            running.handle.cancel()
-        deadline_s = self._clock.monotonic_s() + STOP_TIMEOUT_S
-        while self._running and self._clock.monotonic_s() < deadline_s:
-            for trial_id, running in list(self._running.items()):
-                if running.handle.poll() is not None:
-                    del self._running[trial_id]
-                    self._store.requeue_trial(trial_id)
-                    self._tell(running.record, "requeued", reason)
-            self._clock.sleep_s(POLL_S)
-        for trial_id in list(self._running):
-            self._store.requeue_trial(trial_id)
+        ids = self._runner.ids
+        self._runner.stop(reason)
+        for trial_id in ids:
+            self._refresh(trial_id)
         self._store.set_study_status(self._study.id, StudyStatus.INTERRUPTED)
         return self._outcome(StudyStatus.INTERRUPTED, reason)
 
     def _outcome(self, status: StudyStatus, reason: str) -> StudyOutcome:
-        statuses = [row.trial.status for row in self._rows.values()]
-        return StudyOutcome(
-            status=status,
-            reason=reason,
-            num_trials=sum(item.is_terminal for item in statuses),
-            num_completed=statuses.count(TrialStatus.COMPLETED),
-        )
+        completed = self._book.count(TrialStatus.COMPLETED)
+        return StudyOutcome(status, reason, self._book.num_finished, completed)
 
     # -- trials ------------------------------------------------------------------------------
 
-    def _view(self) -> StudyView:
-        return StudyView(
-            limits=self._limits,
-            trials=tuple(trial_view(row) for row in self._rows.values()),
-            elapsed_s=self._clock.monotonic_s() - self._started_s,
-            is_exhausted=self._is_exhausted,
-            stop_requested=self._stop.is_set(),
-        )
-
-    def _has_room(self) -> bool:
-        return len(self._running) < self._limits.parallel_trials
-
     def _ask(self, count: int) -> None:
-        self._searcher.tell([observation_of(row) for row in self._rows.values()])
-        configs = self._searcher.ask(count)
-        if len(configs) < count:
-            self._is_exhausted = True
-            self._observer.on_message("every point of the space has been proposed")
-        for config in configs:
-            self._add(config, Purpose.SEARCH, self._searcher.name)
+        if len(self._proposed) < count and not self._is_exhausted:
+            wanted = max(count, self._searcher.lookahead)
+            self._searcher.tell(list(self._observations.values()))
+            found = self._searcher.ask(wanted)
+            self._proposed.extend(found)
+            if len(found) < wanted:
+                self._is_exhausted = True
+        for _ in range(min(count, len(self._proposed))):
+            self._add(self._proposed.popleft(), Purpose.SEARCH, self._searcher.name)
 
     def _add(
         self,
@@ -276,90 +281,37 @@ class Controller:
                 source=source,
             )
         )
-        self._rows[_id(record)] = TrialSummary(trial=record)
+        candidate = self._study.by_key.get(config.config_key)
+        if candidate is not None and attempt == 1 and repeat == 0:
+            self._store.add_predictions(self._study.id, [_prediction(candidate)])
+        self._note(TrialSummary(trial=record))
 
-    def _start(self, trial: TrialRecord) -> None:
-        config = config_of(trial)
-        if self._running and not self._launcher.has_room(config.world_size):
-            self._clock.sleep_s(POLL_S)
-            return
-        assert trial.number is not None  # noqa: S101 -- given by the store
-        folder = self._study.paths.trial(trial.number, self._attempts_of(trial))
-        now = datetime.now(UTC)
-        self._store.claim_trial(_id(trial), replace(self._lease, heartbeat_at=now), folder)
-        self._refresh(_id(trial))
-        trial = self._rows[_id(trial)].trial
-        self._tell(trial, "started")
-        submitted_s = self._clock.monotonic_s()
-        try:
-            handle = self._launcher.submit(self._job(trial, config), folder.absolute())
-        except LauncherError as error:
-            failure = FailureReport(
-                failure=FailureKind.LAUNCH, phase=Phase.LAUNCH, message=str(error)
-            )
-            self._end(trial, TrialOutput(failures=[failure]), 0.0)
-            raise
-        self._running[_id(trial)] = _Running(trial, config, handle, submitted_s)
+    def _note(self, row: TrialSummary) -> None:
+        """Take over what the database says of a trial."""
+        trial_id = _id(row.trial)
+        assert row.trial.number is not None  # noqa: S101 -- given by the store
+        self._numbers[trial_id] = row.trial.number
+        self._book.put(trial_view(row))
+        candidate = self._study.by_key.get(row.trial.config_key)
+        self._observations[trial_id] = observation_of(row, candidate.config if candidate else None)
+        if row.measurement is not None and (
+            self._best is None or row.measurement.tokens_per_s > _speed(self._best)
+        ):
+            self._best = row
 
-    def _attempts_of(self, trial: TrialRecord) -> int:
-        """A folder number that no earlier run of this row has used (a requeued row runs again)."""
-        assert trial.number is not None  # noqa: S101 -- given by the store
-        attempt = trial.attempt
-        while self._study.paths.trial(trial.number, attempt).exists():
-            attempt += 1
-        return attempt
-
-    def _job(self, trial: TrialRecord, config: ParallelConfig) -> TrialJob:
-        study = self._study
-        return TrialJob(
-            trial_id=f"{study.record.name}-{trial.number}",
-            model=study.model,
-            training=study.training,
-            config=config,
-            measure=study.config.measure_spec(),
-            seed=trial.seed,
-            device_kind=study.cluster.device_kind,
-            threads_per_rank=study.cluster.threads_per_device,
-            peak_flops_per_s=study.cluster.peak_flops_per_s.get(config.dtype),
-            memory_limit_bytes=study.memory_limit_bytes,
-        )
-
-    def _poll(self) -> None:
-        for trial_id, running in list(self._running.items()):
-            output = running.handle.poll()
-            if output is None:
-                self._watch(running)
-                continue
-            del self._running[trial_id]
-            elapsed_s = self._clock.monotonic_s() - running.submitted_s
-            self._end(running.record, output, elapsed_s)
-
-    def _watch(self, running: _Running) -> None:
-        """Show a trial's new steps."""
-        steps = running.handle.progress().steps
-        if len(steps) == running.num_steps_seen:
-            return
-        running.num_steps_seen = len(steps)
-        last = steps[-1]
-        self._tell(running.record, "step", step=last.step, step_time_s=last.step_time_s)
-
-    def _end(self, trial: TrialRecord, output: TrialOutput, elapsed_s: float) -> None:
-        verdict = judge(output)
-        self._store.finish_trial(_id(trial), outcome_of(output, verdict, elapsed_s))
-        self._refresh(_id(trial))
-        result = output.result if verdict.status is TrialStatus.COMPLETED else None
-        self._tell(
-            trial,
-            verdict.status.value,
-            f"{verdict.failure.failure}: {verdict.failure.message}" if verdict.failure else "",
-            tokens_per_s=result.tokens_per_s if result else None,
-            step_time_s=result.step_time_s if result else None,
-        )
+    def _stored(self, trial_id: int) -> TrialSummary:
+        return self._store.trial(self._study.id, self._numbers[trial_id])
 
     def _refresh(self, trial_id: int) -> None:
-        number = self._rows[trial_id].trial.number
-        assert number is not None  # noqa: S101 -- given by the store
-        self._rows[trial_id] = self._store.trial(self._study.id, number)
+        self._note(self._stored(trial_id))
+
+    def _is_excluded(self, steps: Sequence[StepRecord]) -> bool:
+        """Steps compare directly: every trial of a study runs the same global batch."""
+        best = self._best
+        if not self._study.config.search.early_stop or best is None or best.measurement is None:
+            return False
+        measured = [step.step_time_s for step in steps if not step.is_warmup]
+        return excludes(measured, trial_view(best), best.measurement.step_time_s)
 
     def _beat(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -367,48 +319,42 @@ class Controller:
             return
         self._heartbeat_s = now_s
         now = datetime.now(UTC)
-        self._store.heartbeat(list(self._running), now)
+        self._runner.beat(now)
         self._store.heartbeat_study(self._study.id, now, self._lease)
 
-    # -- progress ----------------------------------------------------------------------------
-
-    def _tell(
-        self,
-        trial: TrialRecord,
-        event: str,
-        message: str = "",
-        *,
-        tokens_per_s: float | None = None,
-        step_time_s: float | None = None,
-        step: int | None = None,
-    ) -> None:
-        assert trial.number is not None  # noqa: S101 -- given by the store
+    def _show(self, event: TrialEvent) -> None:
         self._observer.on_event(
-            TrialEvent(
-                event=event,
-                number=trial.number,
-                config=config_of(trial),
-                message=message,
-                tokens_per_s=tokens_per_s,
-                step_time_s=step_time_s,
-                step=step,
+            event,
+            progress_of(
+                self._book,
+                self._limits,
+                best=self._best,
+                num_legal_points=len(self._study.candidates),
+                running=self._runner.names,
+                elapsed_s=self._clock.monotonic_s() - self._started_s,
             ),
-            self._progress(),
-        )
-
-    def _progress(self) -> StudyProgress:
-        return progress_of(
-            list(self._rows.values()),
-            self._limits,
-            num_legal_points=len(self._study.candidates),
-            running=tuple(running.config.short() for running in self._running.values()),
-            elapsed_s=self._clock.monotonic_s() - self._started_s,
         )
 
 
 def _id(trial: TrialRecord) -> int:
     assert trial.id is not None  # noqa: S101 -- given by the store
     return trial.id
+
+
+def _speed(row: TrialSummary) -> float:
+    return row.measurement.tokens_per_s if row.measurement else 0.0
+
+
+def _prediction(candidate: Candidate) -> PredictionRow:
+    return PredictionRow(
+        config_key=candidate.config.config_key,
+        model_name="analytic",
+        step_time_s=candidate.step_time_s,
+        step_time_low_s=candidate.step_time_low_s,
+        step_time_high_s=candidate.step_time_high_s,
+        peak_memory_bytes=candidate.peak_memory_bytes,
+        probability_fits=candidate.probability_fits,
+    )
 
 
 def make_searcher(study: Study) -> Searcher:

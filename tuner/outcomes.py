@@ -1,6 +1,6 @@
 """Translate between the trainer's messages, the database's rows and the searcher's observations."""
 
-from collections.abc import Sequence
+import math
 
 from results_db.records import (
     FailureRow,
@@ -15,7 +15,9 @@ from results_db.records import (
 from search_spaces.parallel_config import ParallelConfig
 from trainer.contract import FailureKind, FailureReport, TrialOutput, TrialReport
 from tuner.ports import Observation, ObservationState, StudyProgress
-from tuner.state_machine import TRANSIENT_KINDS, Limits, TrialView, Verdict
+from tuner.state_machine import Limits
+from tuner.trial_book import TrialBook, TrialView
+from tuner.trial_life import TRANSIENT_KINDS, Verdict
 
 _STATES = {
     TrialStatus.QUEUED: ObservationState.RUNNING,
@@ -59,15 +61,31 @@ def trial_view(row: TrialSummary) -> TrialView:
         repeat=trial.repeat,
         is_transient=kind in TRANSIENT_KINDS,
         tokens_per_s=row.measurement.tokens_per_s if row.measurement else None,
+        relative_spread=(
+            row.measurement.step_time_iqr_s / row.measurement.step_time_s
+            if row.measurement
+            else 0.0
+        ),
+        device_s=_elapsed_s(trial) * _world_size(trial),
     )
 
 
-def observation_of(row: TrialSummary) -> Observation:
-    """A stored trial as a searcher sees it."""
+def _world_size(trial: TrialRecord) -> int:
+    return math.prod(int(trial.knobs.get(axis, 1)) for axis in ("tp", "cp", "dp", "pp"))
+
+
+def _elapsed_s(trial: TrialRecord) -> float:
+    if trial.started_at is None or trial.finished_at is None:
+        return 0.0
+    return max(0.0, (trial.finished_at - trial.started_at).total_seconds())
+
+
+def observation_of(row: TrialSummary, config: ParallelConfig | None = None) -> Observation:
+    """A stored trial as a searcher sees it; `config` saves making its configuration anew."""
     measurement, failure = row.measurement, row.failure
     peak = measurement.peak_memory_bytes if measurement else None
     return Observation(
-        config=config_of(row.trial),
+        config=config or config_of(row.trial),
         state=_STATES[row.trial.status],
         tokens_per_s=measurement.tokens_per_s if measurement else None,
         step_time_s=measurement.step_time_s if measurement else None,
@@ -138,33 +156,34 @@ def outcome_of(output: TrialOutput, verdict: Verdict, elapsed_s: float) -> Trial
     )
 
 
-def _tokens_per_s(row: TrialSummary) -> float:
-    return row.measurement.tokens_per_s if row.measurement else 0.0
+def pruned_outcome(output: TrialOutput) -> TrialOutcome:
+    """What a trial leaves that was stopped because its steps already excluded it."""
+    return TrialOutcome(
+        status=TrialStatus.PRUNED, steps=_step_rows(output), ranks=_rank_rows(output)
+    )
 
 
 def progress_of(
-    rows: Sequence[TrialSummary],
+    book: TrialBook,
     limits: Limits,
     *,
+    best: TrialSummary | None,
     num_legal_points: int,
     running: tuple[str, ...],
     elapsed_s: float,
 ) -> StudyProgress:
-    """What an observer is shown of a study with these rows."""
-    statuses = [row.trial.status for row in rows]
-    finished = sum(status.is_terminal for status in statuses)
-    measured = [row for row in rows if row.measurement is not None]
-    best = max(measured, key=_tokens_per_s, default=None)
+    """What an observer is shown of a study; constant time."""
+    finished = book.num_finished
     return StudyProgress(
         num_finished=finished,
         max_trials=limits.max_trials,
         num_legal_points=num_legal_points,
-        num_completed=statuses.count(TrialStatus.COMPLETED),
-        num_infeasible=statuses.count(TrialStatus.INFEASIBLE),
-        num_failed=statuses.count(TrialStatus.FAILED),
+        num_completed=book.count(TrialStatus.COMPLETED),
+        num_infeasible=book.count(TrialStatus.INFEASIBLE),
+        num_failed=book.count(TrialStatus.FAILED),
         running=running,
         best=config_of(best.trial).short() if best else None,
-        best_tokens_per_s=_tokens_per_s(best) if best else None,
+        best_tokens_per_s=best.measurement.tokens_per_s if best and best.measurement else None,
         elapsed_s=elapsed_s,
         remaining_s=_remaining_s(limits, num_legal_points, finished, elapsed_s),
     )

@@ -43,8 +43,11 @@ class Candidate:
 
     config: ParallelConfig
     step_time_s: float | None = None
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
     step_time_parts_s: Mapping[str, float] = field(default_factory=dict)
     peak_memory_bytes: float | None = None
+    peak_memory_parts_bytes: Mapping[str, float] = field(default_factory=dict)
     probability_fits: float = 1.0
 
 
@@ -58,6 +61,8 @@ class Searcher(Protocol):
     """
 
     name: str
+    lookahead: int
+    """Points worth asking for ahead of need: 1 where every result may change the next point."""
 
     def tell(self, observations: Sequence[Observation]) -> None:
         """Replace what is known of the study by `observations`, running trials included."""

@@ -79,6 +79,8 @@ def build_candidates(
         Candidate(
             config=point,
             step_time_s=estimate.step_time_s,
+            step_time_low_s=estimate.step_time_low_s,
+            step_time_high_s=estimate.step_time_high_s,
             step_time_parts_s=estimate.parts_s,
             peak_memory_bytes=estimate.peak_memory_bytes,
             probability_fits=cost_model.fit_probability(

@@ -127,7 +127,7 @@ def make_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
                 "model": {"source": "gpt2-tiny"},
                 "training": {"sequence_length": 32, "global_batch_size": 8},
                 "cluster": {"devices": 2},
-                "search": {"max_trials": 5, "confirm_top": 0, **search},
+                "search": {"max_trials": 5, "confirm_top": 0, "check_drift": False, **search},
                 "store": {"url": f"sqlite:///{tmp_path / 'results.db'}"},
             }
         )
@@ -338,3 +338,54 @@ def test_a_stored_configuration_comes_back_equal() -> None:
     config = ParallelConfig(pp=2, stage_layers=(3, 5), recompute="full", recompute_layers=1)
     knobs = config.model_dump(mode="json")
     assert config_of(TrialRecord(study_id=1, config_key="k", knobs=knobs)) == config
+
+
+class SlowHandle(Handle):
+    """Shows two slow steps and ends only when cancelled."""
+
+    def poll(self) -> TrialOutput | None:
+        return self.progress() if self.is_cancelled else None
+
+    def progress(self) -> TrialOutput:
+        steps = [
+            StepRecord(step=i, is_warmup=i == 0, step_time_s=9.0, loss=1.0, tokens=256)
+            for i in range(3)
+        ]
+        return TrialOutput(steps=steps)
+
+
+def test_a_trial_whose_first_steps_exclude_it_is_stopped_and_kept(
+    make_study: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = make_study(max_trials=3)
+    submit = FakeLauncher.submit
+
+    def slow_second(self: FakeLauncher, job: TrialJob, folder: Path) -> Handle:
+        handle = submit(self, job, folder)
+        return SlowHandle(job, folder, None) if len(self.launched) == 2 else handle
+
+    monkeypatch.setattr(FakeLauncher, "submit", slow_second)
+    outcome, _ = run(study, lambda job, _: result_of(job))
+    statuses = [row.trial.status for row in study.store.trials(study.id)]
+    assert statuses == [TrialStatus.COMPLETED, TrialStatus.PRUNED, TrialStatus.COMPLETED]
+    assert outcome.status is StudyStatus.COMPLETED
+    assert len(study.store.steps(study.store.trial(study.id, 2).trial.id or 0)) == 3
+
+
+def test_a_machine_that_slowed_down_is_named(make_study: Callable[..., Study]) -> None:
+    study = make_study(max_trials=3, check_drift=True)
+
+    def answer(job: TrialJob, turn: int) -> TrialOutput:
+        output = result_of(job)
+        assert output.result is not None
+        speed = output.result.tokens_per_s * (0.5 if turn == 2 else 1.0)
+        slower = output.result.model_copy(update={"tokens_per_s": speed})
+        return output.model_copy(update={"result": slower})
+
+    launcher = FakeLauncher(answer)
+    observer = Observer()
+    searcher = RandomSearcher(study.candidates, seed=0)
+    Controller(study, searcher, launcher, observer, threading.Event()).run()
+    assert any("changed speed" in event and "0.50" in event for event in observer.events)
+    purposes = [row.trial.purpose for row in study.store.trials(study.id)]
+    assert purposes.count(Purpose.DRIFT) == 1

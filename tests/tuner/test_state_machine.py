@@ -1,21 +1,21 @@
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from results_db.records import Purpose, TrialStatus
 from trainer.contract import FailureKind, FailureReport, Phase, TrialOutput
-from tuner.state_machine import (
-    Action,
-    ActionKind,
-    Limits,
-    StudyView,
-    TrialEvent,
-    TrialView,
-    judge,
-    next_actions,
-    num_proposed,
-    transition,
-)
+from tuner.leaders import drift, excludes, has_drifted
+from tuner.state_machine import Action, ActionKind, Limits, next_actions
+from tuner.state_machine import StudyView as RealView
+from tuner.trial_book import TrialBook, TrialView
+from tuner.trial_life import TrialEvent, judge, transition
+
+
+def StudyView(*, trials: Sequence[TrialView] = (), **others: Any) -> RealView:  # noqa: N802
+    return RealView(trials=TrialBook(trials), **others)
 
 
 def failure(kind: FailureKind, time_s: float = 0.0, rank: int = 0) -> FailureReport:
@@ -64,7 +64,7 @@ def trial(number: int, status: TrialStatus, **changes: object) -> TrialView:
     return TrialView(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def kinds(view: StudyView) -> list[ActionKind]:
+def kinds(view: RealView) -> list[ActionKind]:
     return [action.kind for action in next_actions(view)]
 
 
@@ -95,9 +95,14 @@ def test_deterministic_failures_are_never_retried() -> None:
         assert kinds(view) == [ActionKind.FINISH]
 
 
-def test_leaders_are_confirmed_in_turn_and_then_the_study_ends() -> None:
+@pytest.mark.parametrize(
+    ("spread", "expected"), [(0.5, ["k3", "k2", "k3", "k2"]), (0.001, ["k3", "k2"])]
+)
+def test_leaders_are_confirmed_in_turn_until_they_are_settled(
+    spread: float, expected: list[str]
+) -> None:
     limits = Limits(max_trials=3, confirm_top=2, confirm_repeats=2)
-    trials = [trial(i, TrialStatus.COMPLETED) for i in (1, 2, 3)]
+    trials = [trial(i, TrialStatus.COMPLETED, relative_spread=spread) for i in (1, 2, 3)]
     confirmed = []
     for _ in range(10):
         action = next_actions(StudyView(limits=limits, trials=tuple(trials)))[0]
@@ -117,7 +122,42 @@ def test_leaders_are_confirmed_in_turn_and_then_the_study_ends() -> None:
                 tokens_per_s=original.tokens_per_s,
             )
         )
-    assert confirmed == ["k3", "k2", "k3", "k2"]
+    assert confirmed == expected
+
+
+def test_the_first_point_is_run_again_to_see_whether_the_machine_changed() -> None:
+    limits = Limits(max_trials=3, check_drift=True)
+    trials = [trial(i, TrialStatus.COMPLETED) for i in (1, 2, 3)]
+    assert next_actions(StudyView(limits=limits, trials=trials)) == [
+        Action(ActionKind.CHECK_DRIFT, 1)
+    ]
+    again = trial(
+        4,
+        TrialStatus.COMPLETED,
+        config_key="k1",
+        repeat=1,
+        purpose=Purpose.DRIFT,
+        tokens_per_s=80.0,
+    )
+    assert drift([*trials, again]) == pytest.approx(80 / 101)
+    assert has_drifted([*trials, again])
+    assert not has_drifted(trials)
+    assert kinds(StudyView(limits=limits, trials=[*trials, again])) == [ActionKind.FINISH]
+
+
+def test_a_slow_trial_is_excluded_by_two_steps_never_by_one() -> None:
+    best = trial(1, TrialStatus.COMPLETED, relative_spread=0.1)
+    assert not excludes([9.0], best, 1.0)
+    assert excludes([9.0, 1.4], best, 1.0)
+    assert not excludes([9.0, 1.3], best, 1.0)
+
+
+def test_device_seconds_are_a_budget() -> None:
+    view = StudyView(
+        limits=Limits(max_device_s=10.0, confirm_top=2, confirm_repeats=2, check_drift=True),
+        trials=[trial(i, TrialStatus.COMPLETED, device_s=6.0) for i in (1, 2)],
+    )
+    assert next_actions(view)[0].reason == "the budget of 10 device-seconds is used up"
 
 
 def test_an_exhausted_space_says_so() -> None:
@@ -181,8 +221,30 @@ def test_every_study_ends_within_its_budget(
                 )  # fmt: skip
     else:
         pytest.fail("the study did not end")
-    assert num_proposed(trials) == max_trials
+    assert TrialBook(trials).num_proposed == max_trials
     attempts = {}
     for t in trials:
         attempts[t.config_key, t.repeat] = max(attempts.get((t.config_key, t.repeat), 0), t.attempt)
     assert all(attempt <= 1 + retries for attempt in attempts.values())
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from(TrialStatus), st.integers(1, 3))))
+def test_a_book_kept_up_to_date_equals_one_made_anew(
+    changes: list[tuple[int, TrialStatus, int]],
+) -> None:
+    book = TrialBook()
+    final: dict[int, TrialView] = {}
+    for number, status, attempt in changes:
+        # a row's point and attempt never change, only its status
+        attempt = final[number].attempt if number in final else attempt
+        view = trial(number, status, attempt=attempt, is_transient=True, device_s=float(number))
+        book.put(view)
+        final[number] = view
+    anew = TrialBook(final.values())
+    assert {t.trial_id: t for t in book} == {t.trial_id: t for t in anew} == final
+    assert book.num_proposed == anew.num_proposed
+    assert book.num_finished == sum(t.status.is_terminal for t in final.values())
+    assert book.spent_device_s == pytest.approx(anew.spent_device_s)
+    for status in TrialStatus:
+        assert book.count(status) == sum(t.status is status for t in final.values())
+    assert {t.trial_id for t in book.retryable(2, 9)} == {t.trial_id for t in anew.retryable(2, 9)}

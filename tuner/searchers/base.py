@@ -31,6 +31,7 @@ class CandidateSearcher(ABC):
     """
 
     name: ClassVar[str]
+    lookahead: ClassVar[int] = 1
     options_model: ClassVar[type[SearcherOptions]] = SearcherOptions
 
     def __init__(self, candidates: Sequence[Candidate], *, seed: int, **options: Any) -> None:

@@ -1,0 +1,101 @@
+"""What the measurements say of the leaders: drift of the machine, order, and what to repeat."""
+
+import statistics
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from results_db.records import Purpose, TrialStatus
+from tuner.trial_book import TrialView
+
+
+def to_check_drift(trials: Collection[TrialView]) -> TrialView | None:
+    """The first measured point, once, when other points were measured after it."""
+    completed = [trial for trial in trials if trial.status is TrialStatus.COMPLETED]
+    was_checked = any(trial.purpose is Purpose.DRIFT for trial in trials)
+    return None if was_checked or len(completed) < 2 else completed[0]
+
+
+def drift(trials: Iterable[TrialView]) -> float | None:
+    """Speed of the reference point at the end over that at the start, where it was run again."""
+    trials = list(trials)
+    again = next((trial for trial in trials if trial.purpose is Purpose.DRIFT), None)
+    if again is None or again.tokens_per_s is None:
+        return None
+    first = next(
+        trial
+        for trial in trials
+        if trial.config_key == again.config_key and trial.tokens_per_s is not None
+    )
+    return again.tokens_per_s / first.tokens_per_s if first.tokens_per_s else None
+
+
+def has_drifted(trials: Collection[TrialView], tolerance: float = 0.1) -> bool:
+    """Whether the machine changed speed by more than `tolerance` and the reference's own spread."""
+    ratio = drift(trials)
+    if ratio is None:
+        return False
+    spread = max((t.relative_spread for t in trials if t.purpose is Purpose.DRIFT), default=0.0)
+    return abs(ratio - 1.0) > max(tolerance, 2.0 * spread)
+
+
+@dataclass(frozen=True)
+class _Leader:
+    """A measured point: its speeds over repeats and the interval that they span."""
+
+    trial: TrialView
+    num_repeats: int
+    median: float
+    low: float
+    high: float
+
+
+def _leaders(trials: Iterable[TrialView]) -> list[_Leader]:
+    """Measured points, fastest first."""
+    measured: dict[str, list[TrialView]] = {}
+    repeats: dict[str, int] = {}
+    for trial in trials:
+        if trial.status.is_terminal:
+            repeats[trial.config_key] = max(repeats.get(trial.config_key, 0), trial.repeat)
+        if trial.status is TrialStatus.COMPLETED and trial.tokens_per_s is not None:
+            measured.setdefault(trial.config_key, []).append(trial)
+    leaders = []
+    for key, group in measured.items():
+        lows = [(t.tokens_per_s or 0.0) * (1 - t.relative_spread / 2) for t in group]
+        highs = [(t.tokens_per_s or 0.0) * (1 + t.relative_spread / 2) for t in group]
+        median = statistics.median(t.tokens_per_s or 0.0 for t in group)
+        leaders.append(_Leader(group[0], repeats[key], median, min(lows), max(highs)))
+    return sorted(leaders, key=lambda leader: (-leader.median, leader.trial.config_key))
+
+
+def to_confirm(trials: Iterable[TrialView], top: int, max_repeats: int) -> TrialView | None:
+    """The unsettled leader with the fewest repeats, so that the repeats are interleaved.
+
+    A leader is settled once it was repeated and its interval overlaps neither neighbour's.
+    """
+    leaders = _leaders(trials)
+    foremost = leaders[:top]
+    if len(leaders) < 2:
+        return None
+    unsettled = [
+        leader
+        for place, leader in enumerate(foremost)
+        if leader.num_repeats < max_repeats
+        and (leader.num_repeats == 0 or _overlaps_neighbour(foremost, place))
+    ]
+    return min(unsettled, key=lambda leader: leader.num_repeats).trial if unsettled else None
+
+
+def _overlaps_neighbour(leaders: Sequence[_Leader], place: int) -> bool:
+    mine = leaders[place]
+    near = [leaders[i] for i in (place - 1, place + 1) if 0 <= i < len(leaders)]
+    return any(mine.low <= other.high and other.low <= mine.high for other in near)
+
+
+def excludes(measured_step_times_s: Sequence[float], best: TrialView, best_step_s: float) -> bool:
+    """Whether a trial's first measured steps already exclude it from the lead.
+
+    Even its fastest step of at least two is a quarter slower than the leader's upper quartile.
+    """
+    if len(measured_step_times_s) < 2:
+        return False
+    return min(measured_step_times_s) > 1.25 * best_step_s * (1 + best.relative_spread)
