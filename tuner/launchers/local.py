@@ -1,7 +1,7 @@
 """`local`: trials as plain processes of this machine, without Ray."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainer.contract import TrialJob, TrialOutput, read_output
@@ -10,7 +10,7 @@ from tuner.launchers.classification import with_failures
 from tuner.launchers.network import rank_environment
 from tuner.launchers.node import Node, RankPlan, rendezvous_file, write_job
 from tuner.launchers.rank_processes import DEFAULT_ENTRY
-from tuner.launchers.supervision import Cause, NodeResult, NodeTrial, Patience
+from tuner.launchers.supervision import Cause, NodeResult, NodeTrial, Patience, patience_of
 from tuner.ports import Clock
 
 
@@ -80,11 +80,13 @@ class LocalLauncher:
         entry: str = DEFAULT_ENTRY,
         start_method: str = "fork",
         clock: Clock | None = None,
-        patience: Patience | None = None,
+        patience: Patience | Mapping[str, float] | None = None,
     ) -> None:
         self._num_devices = num_devices or num_usable_cores()
         self._run_folder = run_folder
-        self._node = Node(entry=entry, start_method=start_method, clock=clock, patience=patience)
+        self._node = Node(
+            entry=entry, start_method=start_method, clock=clock, patience=patience_of(patience)
+        )
         self._running: list[LocalHandle] = []
 
     def open(self) -> None:

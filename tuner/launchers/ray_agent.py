@@ -24,7 +24,7 @@ from trainer.contract import CONTRACT_VERSION, TrialJob
 from tuner.errors import LauncherError
 from tuner.launchers.network import free_port, interface_of, interface_towards, rank_environment
 from tuner.launchers.node import Node, RankPlan, rendezvous_file, write_job
-from tuner.launchers.supervision import Cause, NodeResult, NodeTrial, Patience
+from tuner.launchers.supervision import Cause, NodeResult, NodeTrial, patience_of
 
 _POLL_S = 0.01
 _FILE_LIMIT_BYTES = 64 << 20
@@ -69,7 +69,7 @@ class NodeAgent:
         self._node = Node(
             entry=parsed.entry,
             start_method=parsed.start_method,
-            patience=Patience(**parsed.patience),
+            patience=patience_of(parsed.patience),
         )
         self._trials: dict[str, tuple[NodeTrial, NodeOrder]] = {}
         self._stop_causes: dict[str, Cause] = {}
@@ -164,7 +164,7 @@ class NodeAgent:
 
 
 def _interface(host: str) -> str | None:
-    """The interface of `host` if it is ours (loopback would not reach others), else the way there."""
+    """The interface of `host` if it is ours (others cannot reach loopback), else the way there."""
     return interface_of(host) or interface_towards(host)
 
 

@@ -5,6 +5,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tuner.launchers.placement import NodeSlots, check_can_ever_fit, plan_bundle
 from tuner.launchers.rank_processes import DEFAULT_ENTRY
 from tuner.launchers.ray_agent import SHARED_MARK, AgentOptions, store_files
 from tuner.launchers.ray_driver import DriverOptions, Submission
-from tuner.launchers.supervision import Cause, NodeResult
+from tuner.launchers.supervision import Cause, NodeResult, Patience, patience_of
 
 _START_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 20.0
@@ -117,7 +118,7 @@ class RayLauncher:
         start_method: str = "fork",
         split_tensor_parallel: bool = False,
         placement_timeout_s: float = 300.0,
-        patience: Mapping[str, float] | None = None,
+        patience: Patience | Mapping[str, float] | None = None,
     ) -> None:
         if device_kind not in ("cpu", "cuda", "rocm"):
             raise LauncherError(f"unknown device_kind {device_kind!r}", "one of cpu, cuda, rocm")
@@ -129,7 +130,7 @@ class RayLauncher:
         self._split = split_tensor_parallel
         self._placement_timeout_s = placement_timeout_s
         self._agent = AgentOptions(
-            entry=entry, start_method=start_method, patience=dict(patience or {})
+            entry=entry, start_method=start_method, patience=asdict(patience_of(patience))
         )
         self._channel: Channel | None = None
         self._temp_folder: str | None = None

@@ -23,6 +23,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from trainer.contract import FailureKind, MeasureSpec, read_output
+from tuner.errors import LauncherError
 from tuner.launchers.fork_server import log_file, stack_file
 from tuner.launchers.rank_processes import RankGroup
 from tuner.ports import Clock
@@ -101,6 +102,17 @@ class Patience:
     watch_interval_s: float = 0.25
 
 
+def patience_of(value: "Patience | Mapping[str, float] | None") -> Patience:
+    """Waiting times from a study file's table; raises `LauncherError` for an unknown name."""
+    if value is None or isinstance(value, Patience):
+        return value or Patience()
+    known = sorted(Patience.__dataclass_fields__)
+    unknown = sorted(set(value) - set(known))
+    if unknown:
+        raise LauncherError(f"unknown waiting time {unknown[0]!r}", f"known: {', '.join(known)}")
+    return Patience(**value)
+
+
 class _State(StrEnum):
     RUNNING = "running"
     SETTLING = "settling"
@@ -121,12 +133,14 @@ class NodeTrial:
         *,
         clock: Clock | None = None,
         patience: Patience | None = None,
+        writes_stacks: bool = True,
     ) -> None:
         self._group = group
         self._folder = folder
         self._measure = measure
         self._clock = clock or SystemClock()
         self._patience = patience or Patience()
+        self._writes_stacks = writes_stacks
         self._state = _State.RUNNING
         self._since_s = self._started_s = self._progress_s = self._clock.monotonic_s()
         self._watched_s = float("-inf")
@@ -174,14 +188,16 @@ class NodeTrial:
 
     def _end(self, cause: Cause, *, dump_stacks: bool = False) -> None:
         self._cause = self._cause or cause
+        self._killed_by_us = self._living()
         if dump_stacks:
-            self._group.signal(signal.SIGUSR1, whole_group=False)
+            if self._writes_stacks:  # SIGUSR1 would end a program that is not ours
+                self._group.signal(signal.SIGUSR1, whole_group=False)
             self._enter(_State.DUMPING)
         else:
             self._begin_killing()
 
     def _begin_killing(self) -> None:
-        self._killed_by_us = self._living()
+        self._killed_by_us = self._killed_by_us or self._living()
         self._group.signal(signal.SIGTERM)
         self._enter(_State.TERMINATING)
 
@@ -230,7 +246,7 @@ class NodeTrial:
             self._begin_killing()
 
     def _dump(self) -> None:
-        if self._elapsed_s() >= self._patience.dump_s:
+        if self._elapsed_s() >= self._patience.dump_s or not self._writes_stacks:
             if not self._stacks():  # faulthandler gave nothing: a rank that is no Python of ours
                 living = {rank: self._group.pids[rank] for rank in self._living()}
                 self._native_stacks = dump_native_stacks(living)
