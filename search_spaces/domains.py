@@ -96,7 +96,7 @@ def _close_hint(knob: str, value: Any) -> str:
 
 _SPECIAL_HINTS: Final = {
     "zero_stage": "legal: 0, 1, 2 or 3",
-    "zero_shard_degree": "legal: 0 (the whole dp group) or an integer of at least 2",
+    "zero_shard_degree": "legal: 0 (the whole data group) or an integer of at least 2",
     "stage_layers": "legal: a list of layers per stage, or none for the even split",
     "recompute_layers": "legal: an integer of at least 0, or none for all layers",
 }

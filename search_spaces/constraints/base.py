@@ -148,7 +148,7 @@ def candidate_values(knob: str, config: ParallelConfig, setting: Setting) -> Ite
         case "zero_stage":
             return range(4)
         case "zero_shard_degree":
-            return [0, *divisors(config.dp)]
+            return [0, *divisors(config.dp * config.cp)]
         case "recompute_layers":
             return [None, *_numbers(0, model.num_layers)]
         case "stage_layers":

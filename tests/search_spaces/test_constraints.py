@@ -170,14 +170,15 @@ def test_zero() -> None:
     assert violation.legal_values["zero_stage"] == (0,)
     cases = {
         (4, 0, 2): "needs zero_stage 1 or more",
-        (4, 1, 3): "does not divide dp 4",
-        (4, 3, 4): "is the whole dp group, which is written 0",
+        (4, 1, 3): "does not divide dp x cp = 4",
+        (4, 3, 4): "is the whole data group, which is written 0",
         (4, 3, 1): "shards nothing",
     }
     for (dp, stage, degree), words in cases.items():
         config = ParallelConfig(dp=dp, zero_stage=stage, zero_shard_degree=degree)
         assert words in only(broken(config), "zero_shard_degree").message
     assert broken(ParallelConfig(dp=4, zero_stage=3, zero_shard_degree=2)) == {}
+    assert broken(ParallelConfig(dp=2, cp=2, zero_stage=3, zero_shard_degree=2)) == {}
 
 
 def test_tensor_meshes() -> None:
