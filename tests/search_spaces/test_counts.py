@@ -1,5 +1,8 @@
 """Parameter counts equal the published ones; FLOPs equal the formulas of the papers."""
 
+import json
+from typing import Any
+
 import pytest
 
 from search_spaces.counts import (
@@ -15,7 +18,12 @@ from search_spaces.counts import (
     num_parameters,
     num_recomputed_layers,
 )
-from search_spaces.model_io import load_model_spec, preset_names
+from search_spaces.model_io import (
+    PRESETS_FOLDER,
+    load_model_spec,
+    parse_model_spec,
+    preset_names,
+)
 from search_spaces.parallel_config import ParallelConfig
 from search_spaces.training_spec import TrainingSpec
 
@@ -112,3 +120,42 @@ def test_recompute_layers_counts_per_stage() -> None:
     assert num_recomputed_layers(model, config) == 1 + 2 + 2 + 2
     assert num_recomputed_layers(model, config.with_knobs(recompute_layers=None)) == 8
     assert num_recomputed_layers(model, ParallelConfig()) == 0
+
+
+def transformers_count(fields: dict[str, Any]) -> int:
+    """Parameters of the model that `transformers` builds, without their values."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(**fields)
+    with torch.device("meta"):
+        built = transformers.AutoModelForCausalLM.from_config(config)
+    return sum(parameter.numel() for parameter in built.parameters())
+
+
+_ROTARY = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6,
+           "num_key_value_heads": 2, "intermediate_size": 40, "vocab_size": 99}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_type": "gpt2", "n_embd": 48, "n_layer": 3, "n_head": 4, "vocab_size": 99},
+        {"model_type": "gpt2", "n_embd": 48, "n_layer": 3, "n_head": 4, "vocab_size": 99,
+         "n_inner": 100, "n_positions": 77, "tie_word_embeddings": False},
+        {"model_type": "llama", **_ROTARY},
+        {"model_type": "llama", **_ROTARY, "head_dim": 32, "tie_word_embeddings": True},
+        {"model_type": "mistral", **_ROTARY},
+        {"model_type": "qwen2", **_ROTARY},
+        {"model_type": "mixtral", **_ROTARY, "num_local_experts": 3, "num_experts_per_tok": 2},
+    ],
+    ids=lambda fields: fields["model_type"],
+)  # fmt: skip
+def test_parameters_equal_those_of_transformers(fields: dict[str, Any]) -> None:
+    assert num_parameters(parse_model_spec(fields, "m")) == transformers_count(fields)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_are_what_transformers_reads(name: str) -> None:
+    fields = json.loads((PRESETS_FOLDER / name / "config.json").read_text())
+    assert num_parameters(load_model_spec(name)) == transformers_count(fields)
