@@ -68,8 +68,8 @@ def make_domains(domains: Mapping[str, Sequence[Any]]) -> dict[str, Domain]:
 def _adapter(knob: str) -> TypeAdapter[Any]:
     """Checks a value exactly as the field of `ParallelConfig` does."""
     field = ParallelConfig.model_fields[knob]
-    metadata = (*field.metadata, "knob")
-    return TypeAdapter(Annotated[field.annotation, *metadata], config=ConfigDict(strict=True))
+    checked: Any = Annotated[field.annotation, *field.metadata, "knob"]
+    return TypeAdapter(checked, config=ConfigDict(strict=True))
 
 
 def _checked(knob: str, value: Any) -> Any:

@@ -13,6 +13,7 @@ from search_spaces.training_spec import TrainingSpec
 
 _MOST_CANDIDATES: Final = 512
 _MOST_SHOWN: Final = 8
+_MOST_STAGES_SHOWN: Final = 16
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,9 @@ def value_text(value: Any, knob: str = "") -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        return "[" + ", ".join(map(str, value)) + "]"
+        shown = ", ".join(map(str, value[:_MOST_STAGES_SHOWN]))
+        rest = len(value) - _MOST_STAGES_SHOWN
+        return f"[{shown}, and {rest} more]" if rest > 0 else f"[{shown}]"
     return str(value)
 
 
