@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from results_db.errors import Busy, DatabaseUnreadable, NotFound, ReadOnly, ResultsDbError
+from results_db.errors import DatabaseUnreadable, NotFound, ReadOnly
 from results_db.filesystems import network_filesystem
 from results_db.translation import is_repeatable, translate
 
@@ -94,7 +94,7 @@ class Database:
                 connection = plain.execution_options(**options)
                 with connection.begin():
                     yield connection
-        except (DBAPIError, NoSuchModuleError, OverflowError, ImportError) as error:
+        except (SQLAlchemyError, OverflowError, ImportError) as error:
             raise translate(error, self.shown) from error
 
     def write(self, work: Callable[[Connection], _T]) -> _T:
@@ -112,7 +112,7 @@ class Database:
             try:
                 with self.engine.begin() as connection:
                     return work(connection)
-            except (DBAPIError, NoSuchModuleError, OverflowError, ImportError) as error:
+            except (SQLAlchemyError, OverflowError, ImportError) as error:
                 problem = translate(error, self.shown)
                 is_over = time.monotonic() > give_up_at
                 if is_over or not is_repeatable(error):
@@ -181,6 +181,3 @@ def _sqlite_engine(url: URL, *, read_only: bool) -> Engine:
         connection.exec_driver_sql("BEGIN" if is_read else "BEGIN IMMEDIATE")
 
     return engine
-
-
-__all__ = ["Busy", "Database", "ResultsDbError", "parse_url", "safe_url"]

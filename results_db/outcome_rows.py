@@ -303,30 +303,37 @@ def refresh_study_configs(
 
     The study's row is locked by the caller, so no other writer changes them in between.
     """
-    changes = []
-    for config_id, rows in _completed(connection, study_id, config_ids).items():
-        best = combine([Interval(row.tokens_per_s, row.tokens_per_s_low, row.tokens_per_s_high)
-                        for row in rows])  # fmt: skip
-        shares = [row.mfu for row in rows if row.mfu is not None]
-        changes.append(
-            {
-                "at_study": study_id,
-                "at_config": config_id,
-                "num_completed": len(rows),
-                "tokens_per_s": best.median,
-                "tokens_per_s_low": best.low,
-                "tokens_per_s_high": best.high,
-                "step_time_s": median(row.step_time_s for row in rows),
-                "peak_memory_bytes": max(row.peak_memory_bytes for row in rows),
-                "mfu": median(shares) if shares else None,
-            }
-        )
+    changes = [
+        {"at_study": study_id, "at_config": config_id, **values}
+        for config_id, values in medians(connection, study_id, config_ids).items()
+    ]
     if changes:
         change = update(study_configs).where(
             study_configs.c.study_id == bindparam("at_study"),
             study_configs.c.config_id == bindparam("at_config"),
         )
         connection.execute(change, changes)
+
+
+def medians(
+    connection: Connection, study_id: int, config_ids: Collection[int]
+) -> dict[int, dict[str, Any]]:
+    """What `study_configs` holds of each configuration that has a completed trial."""
+    found = {}
+    for config_id, rows in _completed(connection, study_id, config_ids).items():
+        best = combine([Interval(row.tokens_per_s, row.tokens_per_s_low, row.tokens_per_s_high)
+                        for row in rows])  # fmt: skip
+        shares = [row.mfu for row in rows if row.mfu is not None]
+        found[config_id] = {
+            "num_completed": len(rows),
+            "tokens_per_s": best.median,
+            "tokens_per_s_low": best.low,
+            "tokens_per_s_high": best.high,
+            "step_time_s": median(row.step_time_s for row in rows),
+            "peak_memory_bytes": max(row.peak_memory_bytes for row in rows),
+            "mfu": median(shares) if shares else None,
+        }
+    return found
 
 
 def _completed(

@@ -1,6 +1,6 @@
 """Driver errors in our words. Messages never carry a URL's password or a statement's values."""
 
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchModuleError, OperationalError
 
 from results_db.errors import (
     AlreadyExists,
@@ -32,12 +32,25 @@ def is_repeatable(error: BaseException) -> bool:
 
 def translate(error: BaseException, where: str) -> ResultsDbError:
     """Our error for a driver's; `where` is the database as it may be shown."""
-    if isinstance(error, OverflowError):
-        return InvalidRecord("A whole number does not fit in 64 bits", "store it as a float")
-    if not isinstance(error, DBAPIError):
+    inner = getattr(error, "orig", None)
+    if isinstance(inner, ResultsDbError):
+        return inner  # a column type of ours refused a value
+    if isinstance(error, OverflowError) or isinstance(inner, OverflowError):
+        return _TOO_LARGE
+    if isinstance(error, DBAPIError):
+        return _of_driver(error, where)
+    if isinstance(error, ImportError | NoSuchModuleError):
         return DatabaseUnreadable(
             "PostgreSQL needs the package psycopg", 'pip install "parallel-tuner[postgres]"'
         )
+    return DatabaseUnreadable(f"{where} cannot be used: {error}")
+
+
+_TOO_LARGE = InvalidRecord("A whole number does not fit in 64 bits", "store it as a float")
+
+
+def _of_driver(error: DBAPIError, where: str) -> ResultsDbError:
+    """Our error for one that the database or its driver raised."""
     if is_repeatable(error):
         return Busy(f"{where} is locked by another writer", "try again, or end the other writer")
     if isinstance(error, IntegrityError):
@@ -48,7 +61,7 @@ def translate(error: BaseException, where: str) -> ResultsDbError:
     if name.startswith("SQLITE_READONLY") or state in ("25006", "42501"):
         return ReadOnly(f"{where} may not be written", "check the file's and the role's rights")
     if state == "22003":
-        return InvalidRecord("A whole number does not fit in 64 bits", "store it as a float")
+        return _TOO_LARGE
     return _other(error, where, name, state)
 
 

@@ -52,6 +52,11 @@ def config_ids(connection: Connection, points: Mapping[str, Mapping[str, Any]]) 
     return {key: int(found[key]["id"]) for key in rows}
 
 
+def known_config_ids(connection: Connection, keys: Sequence[str]) -> dict[str, int]:
+    """Ids of the configurations of these keys that are stored."""
+    return {key: int(row["id"]) for key, row in _known_configs(connection, keys).items()}
+
+
 def _known_configs(connection: Connection, keys: Sequence[str]) -> dict[str, RowMapping]:
     found: dict[str, RowMapping] = {}
     for start in range(0, len(keys), _CHUNK):
