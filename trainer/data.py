@@ -10,7 +10,7 @@ from search_spaces.training_spec import TrainingSpec
 def global_batch(
     model: ModelSpec, training: TrainingSpec, seed: int, step: int
 ) -> tuple[Tensor, Tensor]:
-    """Token ids and next-token targets of one optimizer step, each (global batch, tokens), on CPU."""
+    """Token ids and next-token targets of one step, each (global batch, tokens), on CPU."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     shape = (training.global_batch_size, training.sequence_length + 1)
     tokens = torch.randint(0, model.vocab_size, shape, generator=generator)

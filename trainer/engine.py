@@ -20,7 +20,7 @@ from trainer.model.stage import Stage, StageParts
 from trainer.optimizer import LossScaler, ShardedOptimizer
 from trainer.parallel.collectives import Communicator, Group
 from trainer.parallel.pipeline import PipelinePlan, PipelineRunner
-from trainer.parallel.tensor_form import LossInputs, TensorForm, compute_dtype
+from trainer.parallel.tensor_form import LossInputs, compute_dtype
 from trainer.parallel.tensor_forms import make_form
 from trainer.parallel.zero import ShardedUnit, UnitOptions, sum_partial_gradients
 from trainer.schedules import stage_to_rank, stages_of_rank
@@ -186,11 +186,10 @@ class Engine:
             ids_list.append(self._local(ids[place : place + size]))
             loss_list.append(
                 LossInputs(
-                    targets_BT=self._local(targets[place : place + size]),
-                    vocab_size=self.model.vocab_size,
+                    targets=self._local(targets[place : place + size]),
                     scale=scale,
                     needs_gradient=self.is_training,
-                )  # fmt: skip
+                )
             )
         return ids_list, loss_list
 

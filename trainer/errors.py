@@ -16,7 +16,7 @@ from trainer.contract import FailureKind
 
 
 class TrainerError(Exception):
-    """Base of this package: one sentence that says what is wrong, and a hint that says what helps."""
+    """Base of this package: a sentence that says what is wrong, and a hint that may help."""
 
     failure: ClassVar[FailureKind] = FailureKind.CRASH
 

@@ -2,10 +2,10 @@
 
 On an accelerator the caching allocator keeps the count. On CPU the kernel does: writing 5 to
 `/proc/self/clear_refs` resets the high-water mark of resident memory, which is then read. Pages of
-files (torch's libraries, read in bit by bit) and the anonymous memory before the model was built are
-subtracted. That is honest only if freed tensors leave the process: glibc must serve them by mmap, as
-`return_freed_memory` makes it do. It costs page faults, so the peak is taken in a warm-up step and
-`keep_freed_memory` is called before the clock.
+files (torch's libraries, read in bit by bit) and the anonymous memory before the model was built
+are subtracted. That is honest only if freed tensors leave the process: glibc must serve them by
+mmap, as `return_freed_memory` makes it do. It costs page faults, so the peak is taken in a warm-up
+step and `keep_freed_memory` is called before the clock.
 """
 
 import ctypes

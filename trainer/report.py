@@ -20,7 +20,7 @@ _MAX_TRACEBACK = 8000
 
 
 class ReportWriter:
-    """Appends whole lines to `report.<rank>.jsonl`; a line is one write, so readers see no halves."""
+    """Appends lines to `report.<rank>.jsonl`; a line is one write, so readers see no halves."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.rank = rank

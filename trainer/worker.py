@@ -195,7 +195,7 @@ def read_job(path: Path) -> TrialJob:
         raise JobError(f"{path} is not a job: {where}: {first['msg']}") from error
     if job.contract_version != CONTRACT_VERSION:
         raise JobError(
-            f"{path} speaks contract version {job.contract_version}, this trainer {CONTRACT_VERSION}",
+            f"{path} has contract version {job.contract_version}, not {CONTRACT_VERSION}",
             hint="tuner and trainer must come from one installation",
         )
     return job

@@ -1,0 +1,1 @@
+"""The decoder: parameters, layers and stages, written once for every layout."""

@@ -1,7 +1,7 @@
 """Parameters: what each one is in the whole model, and which piece of it a rank holds.
 
-A `ParameterSpec` describes a full parameter independently of any layout. Each of its dimensions is a
-row of `Part`s: a fused query-key-value matrix, for example, has the parts `heads`, `kv_heads` and
+A `ParameterSpec` describes a full parameter independently of any layout. Each of its dimensions is
+a row of `Part`s: a fused query-key-value matrix, for example, has the parts `heads`, `kv_heads` and
 `kv_heads` in its first dimension. A tensor-parallel form turns each part into a range, so the same
 description serves every layout.
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 ROW_BIAS = ".row_bias"  # names of the biases of row linear layers end so
+ROUTER = ".router.weight"  # and so those of the routers of mixtures of experts
 _PERIOD = 1_000_003  # a prime, so that rows of no usual width repeat
 
 
@@ -102,7 +103,7 @@ class ShardParameter(nn.Parameter):
 
 
 def local_ranges(spec: ParameterSpec, layout: Layout) -> list[list[tuple[int, Range]]]:
-    """For every dimension the held ranges with the offset of their part in the full dimension."""
+    """Held ranges of every dimension, with the offset of their part in the full one."""
     result = []
     for dim, parts in enumerate(spec.dims):
         offset, ranges = 0, []
@@ -119,7 +120,7 @@ def local_shape(spec: ParameterSpec, layout: Layout) -> tuple[int, ...]:
 
 
 def num_owned(spec: ParameterSpec, layout: Layout) -> int:
-    """Real elements that this rank is the counted holder of; they add up to the whole over ranks."""
+    """Real elements that are counted on this rank; over ranks they add up to the whole."""
     count = 1
     for ranges in local_ranges(spec, layout):
         count *= sum(held.size for _, held in ranges if held.is_owner)

@@ -1,8 +1,8 @@
 """Activation recomputation: keep a region's inputs, run it again in the backward pass.
 
-`full` recomputes whole decoder layers (arXiv 1604.06174). `selective` recomputes the attention core,
-rotary positions included (arXiv 2205.05198, section 5), and the feed-forward activation: both cost
-little to repeat, and neither holds a weight.
+`full` recomputes whole decoder layers (arXiv 1604.06174). `selective` recomputes the attention
+core, rotary positions included (arXiv 2205.05198, section 5), and the feed-forward activation: both
+cost little to repeat, and neither holds a weight.
 """
 
 from collections.abc import Callable

@@ -1,16 +1,17 @@
 """The parameters of each part of a model, as layout-independent descriptions.
 
-Query, key and value are one fused matrix with rows `[queries | keys | values]`, gate and up one with
-rows `[gate | up]`: one large product instead of two or three small ones.
+Query, key and value are one fused matrix with rows `[queries | keys | values]`, gate and up one
+with rows `[gate | up]`: one large product instead of two or three small ones.
 """
 
 import math
+from collections.abc import Iterable
 
 from search_spaces.model_spec import ModelSpec
-from trainer.model.parameters import ROW_BIAS, ParameterSpec, Part
+from trainer.model.parameters import ROUTER, ROW_BIAS, ParameterSpec, Part
 
 _STD = 0.02  # of every weight, GPT-2 (Radford et al. 2019, section 2.3)
-TOKEN_EMBEDDING = "token_embedding"
+TOKEN_EMBEDDING = "token_embedding"  # noqa: S105 -- no password
 POSITION_EMBEDDING = "position_embedding"
 HEAD = "head"
 
@@ -81,15 +82,36 @@ def feed_forward_specs(model: ModelSpec, prefix: str) -> list[ParameterSpec]:
     return specs
 
 
-def layer_specs(model: ModelSpec, index: int) -> list[ParameterSpec]:
-    """All parameters of one dense decoder layer."""
+def router_specs(model: ModelSpec, prefix: str) -> list[ParameterSpec]:
+    """Scores of the experts from a token's vector."""
+    rows = (Part("expert", model.num_experts),)
+    return [ParameterSpec(prefix + ROUTER, (rows, hidden(model)), _STD)]
+
+
+def expert_specs(model: ModelSpec, index: int, experts: Iterable[int]) -> list[ParameterSpec]:
+    """Parameters of some experts of one layer; each is a dense feed-forward block."""
+    prefix = f"{layer_prefix(index)}.feed_forward"
+    return [
+        spec for expert in experts for spec in feed_forward_specs(model, expert_prefix(prefix, expert))
+    ]
+
+
+def shared_layer_specs(model: ModelSpec, index: int) -> list[ParameterSpec]:
+    """All parameters of one decoder layer but those of its experts."""
     prefix = layer_prefix(index)
+    feed_forward = router_specs if model.num_experts else feed_forward_specs
     return [
         *norm_specs(model, f"{prefix}.norm1"),
         *attention_specs(model, f"{prefix}.attention"),
         *norm_specs(model, f"{prefix}.norm2"),
-        *feed_forward_specs(model, f"{prefix}.feed_forward"),
+        *feed_forward(model, f"{prefix}.feed_forward"),
     ]
+
+
+def layer_specs(model: ModelSpec, index: int) -> list[ParameterSpec]:
+    """All parameters of one decoder layer."""
+    experts = expert_specs(model, index, range(model.num_experts))
+    return shared_layer_specs(model, index) + experts
 
 
 def final_norm_specs(model: ModelSpec) -> list[ParameterSpec]:
@@ -100,6 +122,11 @@ def final_norm_specs(model: ModelSpec) -> list[ParameterSpec]:
 def layer_prefix(index: int) -> str:
     """Start of the names of one layer's parameters."""
     return f"layers.{index}"
+
+
+def expert_prefix(prefix: str, expert: int) -> str:
+    """Start of the names of one expert's parameters, in a layer's feed-forward part."""
+    return f"{prefix}.experts.{expert}"
 
 
 def _output_std(model: ModelSpec) -> float:

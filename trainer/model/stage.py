@@ -1,6 +1,7 @@
-"""One pipeline stage: some decoder layers, the embedding on the first, norm and head on the last."""
+"""One pipeline stage: decoder layers, the embedding on the first, norm and head on the last."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from trainer.model import specs
 from trainer.model.attention import AttentionCore
 from trainer.model.layer import DecoderLayer
 from trainer.model.parameters import Initializer, ParameterSpec
+from trainer.parallel.expert import TokenDispatcher
 from trainer.parallel.tensor_form import LossInputs, TensorForm
 from trainer.parallel.zero import ShardedUnit, UnitBegin, UnitEnd, UnitOptions
 
@@ -26,10 +28,23 @@ class StageParts:
     core: AttentionCore
     options: UnitOptions
     initializer: Initializer
+    dispatcher: TokenDispatcher | None = None
+    expert_options: UnitOptions | None = None
 
     def unit(self, name: str, unit_specs: list[ParameterSpec]) -> ShardedUnit:
         """A unit of these parameters."""
         return ShardedUnit(name, unit_specs, self.form, self.options, self.initializer)
+
+    def layer_units(self, index: int) -> list[ShardedUnit]:
+        """A layer's unit, and one for its experts, which other ranks share than share the rest."""
+        prefix = specs.layer_prefix(index)
+        units = [self.unit(prefix, specs.shared_layer_specs(self.model, index))]
+        if self.dispatcher is not None:
+            assert self.expert_options is not None
+            experts = specs.expert_specs(self.model, index, self.dispatcher.local_experts)
+            name, options = f"{prefix}.experts", self.expert_options
+            units.append(ShardedUnit(name, experts, self.form, options, self.initializer))
+        return units
 
 
 class Stage:
@@ -51,7 +66,7 @@ class Stage:
         self.positions: ShardedUnit | None = None
         if self.is_first:
             self._build_embedding(parts)
-        self.layers: list[tuple[ShardedUnit, DecoderLayer]] = []
+        self.layers: list[tuple[list[ShardedUnit], DecoderLayer]] = []
         for place, layer in enumerate(self.layer_indices):
             self._build_layer(parts, place, layer)
         self.final_norm: ShardedUnit | None = None
@@ -70,14 +85,15 @@ class Stage:
 
     def _build_layer(self, parts: StageParts, place: int, index: int) -> None:
         prefix = specs.layer_prefix(index)
-        unit = parts.unit(prefix, specs.layer_specs(parts.model, index))
+        units = parts.layer_units(index)
+        weights = {name: held for unit in units for name, held in unit.parameters.items()}
         limit = parts.config.recompute_layers
         recompute = parts.config.recompute if limit is None or place < limit else "none"
         layer = DecoderLayer(
-            parts.model, parts.form, parts.core, unit.parameters, prefix,
-            recompute=recompute, compiles=parts.config.compile,
+            parts.model, parts.form, parts.core, weights, prefix,
+            recompute=recompute, compiles=parts.config.compile, dispatcher=parts.dispatcher,
         )  # fmt: skip
-        self.layers.append((unit, layer))
+        self.layers.append((units, layer))
 
     def _build_head(self, parts: StageParts, embedding: ShardedUnit | None) -> None:
         model = parts.model
@@ -90,25 +106,32 @@ class Stage:
     @property
     def units(self) -> list[ShardedUnit]:
         """Distinct units that this stage uses, in the order of the forward pass."""
-        found = [self.embedding, self.positions, *(unit for unit, _ in self.layers)]
+        found = [self.embedding, self.positions, *self._layer_units]
         found += [self.final_norm, self.head]
         return list(dict.fromkeys(unit for unit in found if unit is not None))
 
+    @property
+    def _layer_units(self) -> list[ShardedUnit]:
+        return [unit for units, _ in self.layers for unit in units]
+
     def _link_units(self) -> None:
-        chain = [unit for unit, _ in self.layers]
+        chain = self._layer_units
         if self.final_norm is not None:
             chain.append(self.final_norm)
-        for left, right in zip(chain, chain[1:], strict=False):
+        for left, right in pairwise(chain):
             left.forward_next, right.backward_next = right, left
 
     # ---------------------------------------------------------------- forward and backward
     def forward(self, x: Tensor, loss_inputs: LossInputs | None = None) -> Tensor:
-        """Token ids or hidden states in; hidden states, or the scaled loss on the last stage, out."""
+        """Token ids or hidden states in; hidden states out, from the last stage the scaled loss."""
         if self.is_first:
             x = self._embed(x)
-        for unit, layer in self.layers:
-            x = _begin(x, unit)
-            x = _end(layer(x), unit)
+        for units, layer in self.layers:
+            for unit in units:
+                x = _begin(x, unit)
+            x = layer(x)
+            for unit in units:
+                x = _end(x, unit)
             self.num_layer_runs += 1
         if not self.is_last:
             return x
@@ -139,7 +162,7 @@ class Stage:
         x_BTD = _end(x_BTD, norm)
         head.gather()
         (weight,) = head.parameters.values()
-        self.num_loss_tokens += loss_inputs.targets_BT.numel()
+        self.num_loss_tokens += loss_inputs.targets.numel()
         loss = self.form.cross_entropy(x_BTD, weight, loss_inputs)
         head.release()
         return loss

@@ -1,9 +1,9 @@
 """Process groups of one trial, and a log of every collective that runs on them.
 
-A `Group` is a torch process group with its size, this rank's place in it, and a `CollectiveLog` that
-counts calls, bytes and host seconds per `axis.operation`. Groups belong to a `Communicator`, which
-belongs to one trial: nothing is global, so that two trials can live in one process one after the
-other. A group of one rank does nothing and needs no process group.
+A `Group` is a torch process group with its size, this rank's place in it, and a `CollectiveLog`
+that counts calls, bytes and host seconds per `axis.operation`. Groups belong to a `Communicator`,
+which belongs to one trial: nothing is global, so that two trials can live in one process one after
+the other. A group of one rank does nothing and needs no process group.
 """
 
 import time
@@ -206,7 +206,7 @@ class Communicator:
         return self.of_ranks(axis, self.mesh.ranks_along(self.rank, (axis,)))
 
     def of_ranks(self, axis: str, ranks: tuple[int, ...], *, fresh: bool = False) -> Group:
-        """Group of explicit ranks, logged under `axis`; `fresh` asks for a communicator of its own."""
+        """Group of explicit ranks, logged under `axis`; `fresh` makes a new communicator."""
         place = ranks.index(self.rank)
         return Group(
             axis, ranks, place, self._process_group(ranks, fresh), self.log, self.uses_gloo

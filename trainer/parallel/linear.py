@@ -44,8 +44,8 @@ def scatter_tokens(x_BTD: Tensor, group: Group) -> Tensor:
 class ColumnLinear(torch.autograd.Function):
     """`y = enter(x) @ W.T + b` with W split by output features.
 
-    Without sequence parallelism `enter` is the identity and its transpose an all-reduce; with it, an
-    all-gather and a reduce-scatter, and the backward pass gathers again rather than keep the whole.
+    Without sequence parallelism `enter` is the identity and its transpose an all-reduce; with it,
+    an all-gather and a reduce-scatter, and the backward pass gathers again rather than keep all.
     """
 
     @staticmethod

@@ -3,11 +3,12 @@
 Any schedule is a list of F, B, I and W actions (`trainer.schedules`); this runner knows none by
 name. One stage and no neighbours is the plain loop of gradient accumulation.
 
-Messages. A sender never waits: it hands the tensor to the backend and drops it once sent. A receiver
-posts receives in the order in which the peer sends (known, since action lists are pure functions),
-one action ahead of need, so a transfer runs beside the computation before it, and NCCL, which
-matches messages by order and not by tag, gets the right ones. Activations down and gradients up, to
-higher and to lower ranks, have a communicator each: in one, opposite messages could block each other.
+Messages. A sender never waits: it hands the tensor to the backend and drops it once sent. A
+receiver posts receives in the order in which the peer sends (known, since action lists are pure
+functions), one action ahead of need, so a transfer runs beside the computation before it, and NCCL,
+which matches messages by order and not by tag, gets the right ones. Activations down and gradients
+up, to higher and to lower ranks, have a communicator each: in one, opposite messages could block
+each other.
 """
 
 from collections.abc import Callable

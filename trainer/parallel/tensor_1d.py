@@ -3,8 +3,8 @@
 Projections into the split region (query-key-value, feed-forward up and gate) are split by output
 features, projections out of it by input features, the vocabulary by rows; norms, positions and
 output biases are whole on every rank. Sequence parallelism (arXiv 2205.05198) keeps the residual
-stream split by tokens, so that each rank norms its own tokens: the two all-reduces of a layer become
-all-gathers and reduce-scatters of the same volume.
+stream split by tokens, so that each rank norms its own tokens: the two all-reduces of a layer
+become all-gathers and reduce-scatters of the same volume.
 
 Under grouped-query attention with fewer KV heads than ranks each KV head is held by several ranks,
 and its gradient is summed over them. A vocabulary that does not divide is padded with zero rows.
@@ -17,7 +17,7 @@ from torch import Tensor
 from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import ParallelConfig
 from trainer.errors import UnsupportedConfigError
-from trainer.model.parameters import ROW_BIAS, Part, ParameterSpec, Range, ShardParameter
+from trainer.model.parameters import ROUTER, ROW_BIAS, ParameterSpec, Part, Range, ShardParameter
 from trainer.parallel.collectives import Communicator, Group
 from trainer.parallel.linear import (
     ColumnLinear,
@@ -86,7 +86,9 @@ class Tensor1D(TensorForm):
             # RowLinear gathers the gradient before it sums its bias's, so that one is whole
             is_whole = spec.name.endswith(ROW_BIAS) and not self.uses_plain_autograd
             on_shard = self.sequence_parallel and not is_whole
-            return [GradientSum(self.group, 0, rows)] if on_shard else []
+            # a router's gradient comes through the ranks' partial outputs of the experts
+            is_part = on_shard or spec.name.endswith(ROUTER)
+            return [GradientSum(self.group, 0, rows)] if is_part else []
         if self._kv_group is None:
             return []
         sums, start = [], 0
@@ -153,7 +155,8 @@ class Tensor1D(TensorForm):
         """Every rank projects all tokens to its own features."""
         if self.uses_plain_autograd:
             return F.linear(self.enter(x_BTD), weight, bias)
-        return ColumnLinear.apply(x_BTD, weight, bias, self.group, self.sequence_parallel)
+        y_BTF: Tensor = ColumnLinear.apply(x_BTD, weight, bias, self.group, self.sequence_parallel)
+        return y_BTF
 
     def row_linear(
         self, x_BTF: Tensor, weight: ShardParameter, bias: ShardParameter | None
@@ -162,28 +165,31 @@ class Tensor1D(TensorForm):
         if self.uses_plain_autograd:
             y_BTD = self.leave(F.linear(x_BTF, weight))
             return y_BTD if bias is None else y_BTD + bias
-        return RowLinear.apply(x_BTF, weight, bias, self.group, self.sequence_parallel)
+        out_BTD: Tensor = RowLinear.apply(x_BTF, weight, bias, self.group, self.sequence_parallel)
+        return out_BTD
 
     def enter(self, x_BTD: Tensor) -> Tensor:
         """Gather the tokens (sequence parallel), or pass on; the gradient is summed over ranks."""
         if self.group.size == 1:
             return x_BTD
         function = GatherTokens if self.sequence_parallel else SumGradient
-        return function.apply(x_BTD, self.group)
+        result: Tensor = function.apply(x_BTD, self.group)
+        return result
 
     def leave(self, x_BTD: Tensor) -> Tensor:
         """Sum over ranks, to whole tokens or (sequence parallel) to this rank's shard."""
         if self.group.size == 1:
             return x_BTD
         function = ScatterTokens if self.sequence_parallel else SumValue
-        return function.apply(x_BTD, self.group)
+        result: Tensor = function.apply(x_BTD, self.group)
+        return result
 
     def cross_entropy(self, x_BTD: Tensor, weight: ShardParameter, inputs: LossInputs) -> Tensor:
         """Cross-entropy over the split vocabulary; no rank ever sees another's logits."""
         held = self.range_of(weight.spec, 0, weight.spec.dims[0][0])
         x_ND = self.enter(x_BTD).flatten(0, 1)
         loss: Tensor = VocabularyCrossEntropy.apply(
-            x_ND, weight, inputs.targets_BT.flatten(), self.group, held.start, held.size,
+            x_ND, weight, inputs.targets.flatten(), self.group, held.start, held.size,
             inputs.scale, inputs.needs_gradient,
         )  # fmt: skip
         return loss

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import ParallelConfig
-from trainer.model.parameters import Part, ParameterSpec, Range, ShardParameter
+from trainer.model.parameters import ParameterSpec, Part, Range, ShardParameter
 from trainer.parallel.collectives import Communicator, Group
 
 
@@ -44,12 +44,11 @@ class GradientSum:
 class LossInputs:
     """What the loss of one micro-batch is computed from besides the hidden states.
 
-    `scale` multiplies every token's loss (1 / tokens of the global batch, times the loss scale), so
-    gradients of all micro-batches and replicas simply add up.
+    `targets` are token ids (B, T). `scale` multiplies every token's loss (1 / tokens of the global
+    batch, times the loss scale), so gradients of all micro-batches and replicas simply add up.
     """
 
-    targets_BT: Tensor
-    vocab_size: int
+    targets: Tensor
     scale: float
     needs_gradient: bool
 
@@ -93,11 +92,8 @@ class TensorForm(ABC):
         return True
 
     def local_batch(self, ids_BT: Tensor) -> Tensor:
-        """Part of a micro-batch's token ids (or targets) that this rank works on; all, unless 2D."""
+        """Part of a micro-batch's ids or targets that this rank works on; all, unless 2D."""
         return ids_BT
-
-    def sum_loss(self, loss: Tensor) -> None:
-        """Add up partial losses over the form's ranks, in place; nothing, unless 2D."""
 
     # ---------------------------------------------------------------- operations
     @abstractmethod

@@ -27,9 +27,9 @@ class VocabularyEmbedding(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
+    def forward(  # noqa: D102
         ctx: Any, ids: Tensor, weight: ShardParameter, first: int, is_whole: bool
-    ) -> Tensor:  # noqa: D102
+    ) -> Tensor:
         ctx.weight = weight
         if is_whole:
             ctx.save_for_backward(ids)
@@ -54,7 +54,7 @@ class VocabularyEmbedding(torch.autograd.Function):
 class VocabularyCrossEntropy(torch.autograd.Function):
     """Sum over tokens of `scale * cross_entropy(x @ W.T, target)`, W split by vocabulary rows.
 
-    `x_ND` holds the full hidden vectors on every rank. The returned loss is whole on every rank; the
+    `x_ND` holds the full hidden vectors on every rank. The loss is whole on every rank; the
     gradient of `x` is this rank's partial sum. `first` is the vocabulary index of this rank's first
     row, `num_rows` its real rows (the rest is padding).
     """

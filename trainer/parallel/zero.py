@@ -1,15 +1,16 @@
 """Data parallelism and the three ZeRO stages (arXiv 1910.02054), on flat buffers.
 
 A `ShardedUnit` is a set of parameters that are gathered, reduced and updated together: a decoder
-layer, the embedding, a norm, the head. Its pieces lie one after the other in one flat buffer, padded
-so that it splits evenly over the `shard` group. Per optimizer step of M micro-batches, one unit runs
+layer, the embedding, a norm, the head. Its pieces lie one after the other in one flat buffer,
+padded so that it splits evenly over the `shard` group. Per optimizer step of M micro-batches, one
+unit runs
 
-| stage | sharded over the shard group       | all-gathers | reduce-scatters | all-reduces          |
-|-------|------------------------------------|-------------|-----------------|----------------------|
-| 0     | nothing                            | 0           | 0               | 1, whole gradient    |
-| 1     | optimizer states, fp32 masters     | 1           | 1               | 1 of a shard if HSDP |
-| 2     | + gradients                        | 1           | M               | 1 of a shard if HSDP |
-| 3     | + parameters                       | 2 M         | M               | 1 of a shard if HSDP |
+| stage | sharded over the shard group       | all-gathers | reduce-scatters | all-reduces         |
+|-------|------------------------------------|-------------|-----------------|---------------------|
+| 0     | nothing                            | 0           | 0               | 1, whole gradient   |
+| 1     | optimizer states, fp32 masters     | 1           | 1               | 1 of a shard (HSDP) |
+| 2     | + gradients                        | 1           | M               | 1 of a shard (HSDP) |
+| 3     | + parameters                       | 2 M         | M               | 1 of a shard (HSDP) |
 
 (embedding and head need their weights in one direction only: M gathers under stage 3). Under a
 hybrid shard degree (HSDP, MiCS: arXiv 2205.00119) shards are spread over a part of the data group
@@ -97,11 +98,11 @@ class ShardedUnit:
 
     def _allocate(self, initializer: Initializer) -> None:
         options = self.options
-        kind = {"device": options.device}
-        self.flat = torch.empty(self.num_padded, dtype=options.compute_dtype, **kind)
+        device = options.device
+        self.flat = torch.empty(self.num_padded, dtype=options.compute_dtype, device=device)
         self.flat[self.num_elements :].zero_()
         exact = options.is_training and options.compute_dtype != torch.float32
-        source = torch.zeros(self.num_padded, **kind) if exact else self.flat
+        source = torch.zeros(self.num_padded, device=device) if exact else self.flat
         for spec in self.specs:
             shape = local_shape(spec, self.form)
             start, count = self.offsets[spec.name], torch.Size(shape).numel()
@@ -134,10 +135,9 @@ class ShardedUnit:
     def _allocate_gradients(self) -> Tensor | None:
         if not self.options.is_training:
             return None
-        kind = {"device": self.options.device, "dtype": torch.float32}
         if self.options.zero_stage >= 2:
-            return torch.zeros(self.shard_size, **kind)
-        self._gradient = torch.zeros(self.num_padded, **kind)
+            return torch.zeros(self.shard_size, device=self.options.device)
+        self._gradient = torch.zeros(self.num_padded, device=self.options.device)
         return self._own_shard(self._gradient)
 
     def _own_shard(self, flat: Tensor) -> Tensor:
@@ -301,7 +301,7 @@ class ShardedUnit:
         self._reduction = _Arrival(pending, travelling, target, adds=False)
 
     def _start_scatter(self) -> None:
-        """Stages 2 and 3: reduce-scatter this micro-batch's gradient into the shard, and free it."""
+        """Stages 2 and 3: reduce-scatter a micro-batch's gradient into the shard and free it."""
         self._zero_untouched()
         self._reduction.wait()
         assert self._gradient is not None
