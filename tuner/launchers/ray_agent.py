@@ -127,9 +127,10 @@ class NodeAgent:
 
     async def progress(self, trial: str) -> str:
         """Report files by name, for a controller that does not share the folder."""
-        if trial not in self._trials:
+        order = self._trials[trial][1] if trial in self._trials else None
+        if order is None or _is_shared(order):  # writing them back would undo what ranks append
             return "{}"
-        return json.dumps(dict(_own_files(self._trials[trial][1])))
+        return json.dumps(dict(_own_files(order)))
 
     async def close(self) -> None:
         """End everything on this node."""
