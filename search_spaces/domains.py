@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from search_spaces.cluster_spec import ClusterSpec
-from search_spaces.constraints.base import choices, divisors, value_text
+from search_spaces.constraints.base import Setting, choices, divisors, value_text
+from search_spaces.constraints.kernel_support import RULES as KERNEL_RULES
 from search_spaces.errors import SpaceError
 from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import KNOBS, ParallelConfig
@@ -133,6 +134,7 @@ def default_domains(
         "dp": tuple(count for count in counts if training.global_batch_size % count == 0) or (1,),
         "tp": tuple(count for count in counts if count <= _LARGEST_TP),
         "pp": tuple(count for count in counts if count <= model.num_layers),
+        "tp_layout": _tensor_layouts(Setting(model, training, cluster, use_all_devices)),
         "micro_batch_size": _micro_batch_sizes(training, cluster),
         "dtype": (training.dtype,),
     }
@@ -149,6 +151,13 @@ def _device_factors(num_devices: int, *, use_all_devices: bool) -> tuple[int, ..
     if not use_all_devices:
         factors |= {1 << power for power in range(num_devices.bit_length())}
     return tuple(sorted(factors))
+
+
+def _tensor_layouts(setting: Setting) -> tuple[str, ...]:
+    """1D, and 2D where the kernel runs it; 2.5D has a depth to choose and must be asked for."""
+    config = ParallelConfig(tp_layout="2d")
+    is_supported = all(rule.allows(config, setting) for rule in KERNEL_RULES)
+    return ("1d", "2d") if is_supported else ("1d",)
 
 
 def _micro_batch_sizes(training: TrainingSpec, cluster: ClusterSpec) -> tuple[int, ...]:
