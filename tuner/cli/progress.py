@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
@@ -22,6 +23,7 @@ _NUM_RECENT = 6
 _REFRESHES_PER_S = 4
 _BAR_WIDTH = 30
 _STOPPING = "stopping; Ctrl-C again ends everything at once"
+_ENDS = frozenset({"completed", "infeasible", "failed", "pruned", "cancelled"})
 _STYLES = {"completed": "green", "infeasible": "yellow", "failed": "red"}
 
 
@@ -33,19 +35,14 @@ class Display(StudyObserver, AbstractContextManager["Display"], Protocol):
         ...
 
 
-def make_display(
-    title: str, *, num_extra: int = 0, plain: bool = False, stream: TextIO | None = None
-) -> Display:
-    """The display that suits `stream` (standard error) and what the user asked for.
-
-    `num_extra` trials are expected beyond the study's budget, to confirm its best.
-    """
+def make_display(title: str, *, plain: bool = False, stream: TextIO | None = None) -> Display:
+    """The display that suits `stream` (standard error) and what the user asked for."""
     stream = stream or sys.stderr
     if verbosity() < 0:
         return SilentDisplay()
     if plain or not output.is_live(stream):
-        return PlainDisplay(title, stream, num_extra)
-    return LiveDisplay(title, stream, num_extra)
+        return PlainDisplay(title, stream)
+    return LiveDisplay(title, stream)
 
 
 class SilentDisplay:
@@ -75,10 +72,10 @@ class SilentDisplay:
 class PlainDisplay(SilentDisplay):
     """A line for every trial that ends, with the best so far; for logs and pipes."""
 
-    def __init__(self, title: str, stream: TextIO, num_extra: int = 0) -> None:
+    def __init__(self, title: str, stream: TextIO) -> None:
         self._title = title
         self._stream = stream
-        self._num_extra = num_extra
+        self._tally = _Tally()
 
     def __enter__(self) -> Self:
         self._print(self._title)
@@ -86,10 +83,10 @@ class PlainDisplay(SilentDisplay):
 
     def on_event(self, event: TrialEvent, progress: StudyProgress) -> None:
         """A line for an end; for a start as well under `-v`."""
+        progress = self._tally.update(event, progress)
         if event.event == "step" or (event.event == "started" and verbosity() < 1):
             return
-        done = counter(progress, self._num_extra)
-        self._print(f"[{done}] {result_line(event)}{self._tail(event, progress)}")
+        self._print(f"[{counter(progress)}] {result_line(event)}{self._tail(event, progress)}")
 
     def on_message(self, text: str) -> None:
         """A line of its own."""
@@ -115,16 +112,12 @@ class LiveDisplay(SilentDisplay):
     """Redraws a few lines in place: how far, the best, what runs now, the last results."""
 
     def __init__(
-        self,
-        title: str,
-        stream: TextIO,
-        num_extra: int = 0,
-        clock: Callable[[], float] = time.monotonic,
+        self, title: str, stream: TextIO, clock: Callable[[], float] = time.monotonic
     ) -> None:
         from rich.live import Live
 
         self._title = title
-        self._num_extra = num_extra
+        self._tally = _Tally()
         self._clock = clock
         self._progress: StudyProgress | None = None
         self._received_s = clock()
@@ -155,7 +148,8 @@ class LiveDisplay(SilentDisplay):
         """Take in what changed; the next redraw shows it."""
         from rich.text import Text
 
-        self._progress, self._received_s = progress, self._clock()
+        self._progress = self._tally.update(event, progress)
+        self._received_s = self._clock()
         if event.event == "started":
             self._running[event.number] = (event, self._clock())
         elif event.event == "step":
@@ -204,10 +198,10 @@ class LiveDisplay(SilentDisplay):
         left_s = None if progress.remaining_s is None else max(0.0, progress.remaining_s - since_s)
         spent, left = map(formats.duration, (progress.elapsed_s + since_s, left_s))
         facts = (
-            f"{counter(progress, self._num_extra)} trials, {progress.num_infeasible} infeasible,"
+            f"{counter(progress)} trials, {progress.num_infeasible} infeasible,"
             f" {progress.num_failed} failed, {spent} so far, {left} left"
         )
-        total = num_total(progress, self._num_extra)
+        total = num_total(progress)
         done = min(progress.num_finished, total) if total else 0
         row = Table.grid(padding=(0, 1))
         row.add_row(ProgressBar(total=total or 1, completed=done, width=_BAR_WIDTH), Text(facts))
@@ -219,18 +213,41 @@ class LiveDisplay(SilentDisplay):
         return f"running #{event.number} {event.config.short()}  {where}, {spent}"
 
 
-def num_total(progress: StudyProgress, num_extra: int = 0) -> int | None:
-    """Trials that the study will take, as far as is known; `num_extra` of them confirm the best."""
+class _Tally:
+    """Brings a progress up to its own event, whose trial it may not count yet."""
+
+    def __init__(self) -> None:
+        self._num_before: int | None = None
+        self._num_ended = 0
+
+    def update(self, event: TrialEvent, progress: StudyProgress) -> StudyProgress:
+        """The progress with the event's trial counted, and as the best if it is."""
+        if self._num_before is None:
+            self._num_before = progress.num_finished
+        if event.event in _ENDS:
+            self._num_ended += 1
+        num_finished = max(progress.num_finished, self._num_before + self._num_ended)
+        best, best_tokens_per_s = progress.best, progress.best_tokens_per_s
+        if event.tokens_per_s is not None and event.tokens_per_s > (best_tokens_per_s or 0.0):
+            best, best_tokens_per_s = event.config.short(), event.tokens_per_s
+        return replace(
+            progress, num_finished=num_finished, best=best, best_tokens_per_s=best_tokens_per_s
+        )
+
+
+def num_total(progress: StudyProgress) -> int | None:
+    """Trials of the search, as far as is known; baseline and repeats come on top."""
     bounds = [n for n in (progress.max_trials, progress.num_legal_points) if n is not None]
-    return max(min(bounds) + num_extra, progress.num_finished) if bounds else None
+    return min(bounds) if bounds else None
 
 
-def counter(progress: StudyProgress, num_extra: int = 0) -> str:
-    """How many trials are done, e.g. ` 7/24`."""
-    total = num_total(progress, num_extra)
+def counter(progress: StudyProgress) -> str:
+    """How many trials are done, e.g. ` 7/24`, or `24/24 + 2` with repeats on top."""
+    total, done = num_total(progress), progress.num_finished
     if total is None:
-        return str(progress.num_finished)
-    return f"{progress.num_finished:>{len(str(total))}}/{total}"
+        return str(done)
+    beyond = f" + {done - total}" if done > total else ""
+    return f"{min(done, total):>{len(str(total))}}/{total}{beyond}"
 
 
 def result_line(event: TrialEvent) -> str:

@@ -24,7 +24,9 @@ _NUM_SHOWN = 10
 _QUERY = "SELECT config, tokens_per_s FROM leaderboard LIMIT 5"
 
 plain_option = click.option("--plain", is_flag=True, help="Plain lines in place of a live display.")
-max_trials_option = click.option("--max-trials", type=int, metavar="N", help="Trials in all.")
+max_trials_option = click.option(
+    "--max-trials", type=int, metavar="N", help="Configurations to search."
+)
 
 
 @click.command(
@@ -122,9 +124,7 @@ def carry_out(study: "Study", *, plain: bool = False, as_json: bool = False) -> 
     """
     from tuner.controller import run_study
 
-    search = study.config.search
-    num_extra = search.confirm_top * search.confirm_repeats
-    display = make_display(_title(study), num_extra=num_extra, plain=plain)
+    display = make_display(_title(study), plain=plain)
     with StopOnSignal(display.on_stop) as signals, display:
         outcome = run_study(study, display, signals.stop)
     board = read_leaderboard(study.store, study.store.get_study(study.id))

@@ -215,7 +215,7 @@ class SearchSection(_Section):
     searcher: str = "cbo"
     """what proposes configurations (`tuner spaces` lists the searchers)"""
     max_trials: int = Field(default=24, ge=1)
-    """trials in all, the baseline counted, confirmations not"""
+    """configurations that are searched; baseline and repeats come on top"""
     max_time_s: float | None = Field(default=None, gt=0)
     """wall clock of the whole study, seconds"""
     max_device_s: float | None = Field(default=None, gt=0)
