@@ -22,7 +22,7 @@ from tuner import registry
 from tuner.errors import LauncherError, StorageProblem
 from tuner.leaders import drift, excludes, has_drifted
 from tuner.leases import lease_is_dead, own_lease
-from tuner.outcomes import config_of, observation_of, progress_of, trial_view
+from tuner.outcomes import config_of, observation_of, preliminary, progress_of, trial_view
 from tuner.ports import (
     Candidate,
     Clock,
@@ -293,7 +293,11 @@ class Controller:
         self._numbers[trial_id] = row.trial.number
         self._book.put(trial_view(row))
         candidate = self._study.by_key.get(row.trial.config_key)
-        self._observations[trial_id] = observation_of(row, candidate.config if candidate else None)
+        observation = observation_of(row, candidate.config if candidate else None)
+        if row.trial.status is TrialStatus.PRUNED:
+            steps = [s.step_time_s for s in self._store.steps(trial_id) if not s.is_warmup]
+            observation = preliminary(observation, steps, self._study.training.tokens_per_step)
+        self._observations[trial_id] = observation
         if row.measurement is not None and (
             self._best is None or row.measurement.tokens_per_s > _speed(self._best)
         ):

@@ -91,11 +91,17 @@ def _overlaps_neighbour(leaders: Sequence[_Leader], place: int) -> bool:
     return any(mine.low <= other.high and other.low <= mine.high for other in near)
 
 
+MIN_STEPS_TO_EXCLUDE = 3
+EXCLUDING_FACTOR = 1.5
+
+
 def excludes(measured_step_times_s: Sequence[float], best: TrialView, best_step_s: float) -> bool:
     """Whether a trial's first measured steps already exclude it from the lead.
 
-    Even its fastest step of at least two is a quarter slower than the leader's upper quartile.
+    Even the fastest of at least `MIN_STEPS_TO_EXCLUDE` steps takes `EXCLUDING_FACTOR` times the
+    leader's upper quartile: on a shared machine a smaller distance may be other people's load.
     """
-    if len(measured_step_times_s) < 2:
+    if len(measured_step_times_s) < MIN_STEPS_TO_EXCLUDE:
         return False
-    return min(measured_step_times_s) > 1.25 * best_step_s * (1 + best.relative_spread)
+    upper_s = best_step_s * (1 + best.relative_spread)
+    return min(measured_step_times_s) > EXCLUDING_FACTOR * upper_s

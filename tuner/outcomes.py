@@ -1,6 +1,9 @@
 """Translate between the trainer's messages, the database's rows and the searcher's observations."""
 
 import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
 
 from results_db.records import (
     FailureRow,
@@ -93,6 +96,16 @@ def observation_of(row: TrialSummary, config: ParallelConfig | None = None) -> O
         peak_memory_bytes=peak,
         failure=failure_kind(failure),
     )
+
+
+def preliminary(
+    observation: Observation, step_times_s: Sequence[float], tokens_per_step: int
+) -> Observation:
+    """The observation of a pruned trial with the speed of the steps that it took."""
+    if not step_times_s:
+        return observation
+    median_s = statistics.median(step_times_s)
+    return replace(observation, step_time_s=median_s, tokens_per_s=tokens_per_step / median_s)
 
 
 def _failure_row(report: FailureReport) -> FailureRow:

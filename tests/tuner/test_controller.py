@@ -341,7 +341,7 @@ def test_a_stored_configuration_comes_back_equal() -> None:
 
 
 class SlowHandle(Handle):
-    """Shows two slow steps and ends only when cancelled."""
+    """Shows three slow steps and ends only when cancelled."""
 
     def poll(self) -> TrialOutput | None:
         return self.progress() if self.is_cancelled else None
@@ -349,7 +349,7 @@ class SlowHandle(Handle):
     def progress(self) -> TrialOutput:
         steps = [
             StepRecord(step=i, is_warmup=i == 0, step_time_s=9.0, loss=1.0, tokens=256)
-            for i in range(3)
+            for i in range(4)
         ]
         return TrialOutput(steps=steps)
 
@@ -369,7 +369,7 @@ def test_a_trial_whose_first_steps_exclude_it_is_stopped_and_kept(
     statuses = [row.trial.status for row in study.store.trials(study.id)]
     assert statuses == [TrialStatus.COMPLETED, TrialStatus.PRUNED, TrialStatus.COMPLETED]
     assert outcome.status is StudyStatus.COMPLETED
-    assert len(study.store.steps(study.store.trial(study.id, 2).trial.id or 0)) == 3
+    assert len(study.store.steps(study.store.trial(study.id, 2).trial.id or 0)) == 4
 
 
 def test_a_machine_that_slowed_down_is_named(make_study: Callable[..., Study]) -> None:

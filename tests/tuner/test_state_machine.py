@@ -145,11 +145,11 @@ def test_the_first_point_is_run_again_to_see_whether_the_machine_changed() -> No
     assert kinds(StudyView(limits=limits, trials=[*trials, again])) == [ActionKind.FINISH]
 
 
-def test_a_slow_trial_is_excluded_by_two_steps_never_by_one() -> None:
+def test_a_slow_trial_is_excluded_by_its_fastest_of_three_steps() -> None:
     best = trial(1, TrialStatus.COMPLETED, relative_spread=0.1)
-    assert not excludes([9.0], best, 1.0)
-    assert excludes([9.0, 1.4], best, 1.0)
-    assert not excludes([9.0, 1.3], best, 1.0)
+    assert not excludes([9.0, 9.0], best, 1.0)
+    assert excludes([9.0, 1.7, 9.0], best, 1.0)
+    assert not excludes([9.0, 1.6, 9.0], best, 1.0)
 
 
 def test_device_seconds_are_a_budget() -> None:

@@ -18,7 +18,8 @@ from tuner.launchers.node import write_job
 from tuner.launchers.placement import NodeSlots, check_can_ever_fit, plan_bundles
 from tuner.launchers.rank_processes import DEFAULT_ENTRY
 from tuner.launchers.ray_agent import SHARED_MARK, AgentOptions, store_files
-from tuner.launchers.ray_driver import DriverOptions, Submission
+from tuner.launchers.ray_cluster import DriverOptions
+from tuner.launchers.ray_trial import Submission
 from tuner.launchers.supervision import Cause, NodeResult, Patience, patience_of
 
 _START_TIMEOUT_S = 300.0
@@ -32,8 +33,10 @@ _RAY_ENVIRONMENT = {
     "RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES": "1",
     "RAY_DEDUP_LOGS": "0",
 }
-_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Ray's only switch that keeps a node at 127.0.0.1, so that every port listens there alone."""
+_LOCAL_CLUSTER = {
+    # Ray's only switch that keeps a node at 127.0.0.1, so that every port listens there alone.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}
 
 
 class RayHandle:
@@ -173,7 +176,7 @@ class RayLauncher:
             # A token of an existing cluster comes from the user's environment or ~/.ray/auth_token.
             return dict(_RAY_ENVIRONMENT)
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        return {**_RAY_ENVIRONMENT, **_LOOPBACK, **token}
+        return {**_RAY_ENVIRONMENT, **_LOCAL_CLUSTER, **token}
 
     def close(self) -> None:
         """End all trials and what `open` started. Idempotent."""

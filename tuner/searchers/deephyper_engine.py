@@ -7,7 +7,6 @@ together with `acq_optimizer="sampling"`, makes the acquisition an exact argmax 
 """
 
 import logging
-import math
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -145,8 +144,3 @@ def _values(knobs: Sequence[Knob], row: int) -> tuple[float | str, ...]:
 
 def _point(names: Sequence[str], knobs: Sequence[Knob], row: int) -> dict[str, float | str]:
     return dict(zip(names, _values(knobs, row), strict=True))
-
-
-def log_throughput(cost: float) -> float:
-    """The objective that DeepHyper maximises: minus the log of a cost (time)."""
-    return -math.log(cost)

@@ -48,17 +48,19 @@ def varying_knobs(configs: Sequence[ParallelConfig]) -> list[Knob]:
     return found
 
 
+def coordinates(name: str, values: Floats) -> Floats:
+    """Where the values of a numeric knob lie: log2 of degrees, the number itself otherwise."""
+    return np.log2(np.maximum(values, 0.5)) if name in _DEGREES else values
+
+
 def encode(knobs: Sequence[Knob]) -> Floats:
-    """Features (candidates, columns): log2 of degrees, numbers, and one 0/1 column a label."""
+    """Features (candidates, columns): coordinates of numbers, and one 0/1 column a label."""
     columns: list[Floats] = []
     for knob in knobs:
         if knob.is_numeric:
-            column = np.asarray(knob.values, dtype=float)
-            columns.append(np.log2(np.maximum(column, 0.5)) if knob.name in _DEGREES else column)
+            columns.append(coordinates(knob.name, np.asarray(knob.values, dtype=float)))
         else:
             labels = np.asarray(knob.values)
             levels = knob.levels[1:] if len(knob.levels) == 2 else knob.levels
             columns += [(labels == level).astype(float) for level in levels]
-    if not columns:
-        return np.zeros((0, 0))
-    return np.stack(columns, axis=1)
+    return np.stack(columns, axis=1) if columns else np.zeros((0, 0))
