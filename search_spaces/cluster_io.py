@@ -6,7 +6,6 @@ microseconds, `peak_tflops` 10^12 operations a second by precision. `ClusterSpec
 
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from search_spaces.cluster_spec import ClusterSpec, DeviceKind, LinkSpec
 from search_spaces.errors import ClusterSpecError
 from search_spaces.parallel_config import Precision
+from search_spaces.sources import did_you_mean, find_file
 
 PRESETS_FOLDER: Final = Path(__file__).parent / "presets" / "clusters"
 _GIB: Final = 2**30
@@ -87,16 +87,15 @@ def load_cluster_spec(source: str) -> ClusterSpec:
     """
     if source in cluster_preset_names():
         return _read(PRESETS_FOLDER / f"{source}.toml", source)
-    path = Path(source).expanduser()
-    if path.is_file():
+    path = find_file(source)
+    if path is not None:
         return _read(path, str(path))
     if "/" in source or source.endswith(".toml"):
         raise ClusterSpecError(
             f"cluster file {source!r} does not exist",
             f"presets: {', '.join(cluster_preset_names())}",
         )
-    close = get_close_matches(source, cluster_preset_names(), n=3, cutoff=0.5)
-    meant = f"did you mean {' or '.join(close)}? " if close else ""
+    meant = did_you_mean(source, cluster_preset_names())
     raise ClusterSpecError(
         f"there is no cluster preset or file {source!r}",
         f"{meant}presets: {', '.join(cluster_preset_names())}",
@@ -160,8 +159,7 @@ def _problem(error: ValidationError, source: str) -> ClusterSpecError:
         return ClusterSpecError(f"cluster {source!r}: {key} is {first['input']!r}: {first['msg']}")
     table = _Link if len(first["loc"]) > 1 else _Cluster
     legal = tuple(table.model_fields)
-    close = get_close_matches(str(first["loc"][-1]), legal, n=1, cutoff=0.6)
-    meant = f"did you mean {close[0]}? " if close else ""
+    meant = did_you_mean(str(first["loc"][-1]), legal)
     return ClusterSpecError(
         f"cluster {source!r} has an unknown key {key}", f"{meant}keys: {', '.join(legal)}"
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Annotated, Any, Final
 
@@ -14,6 +13,7 @@ from search_spaces.constraints.kernel_support import RULES as KERNEL_RULES
 from search_spaces.errors import SpaceError
 from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import KNOBS, ParallelConfig
+from search_spaces.sources import did_you_mean
 from search_spaces.training_spec import TrainingSpec
 
 _LARGEST_MICRO_BATCH: Final = 64
@@ -84,15 +84,13 @@ def _checked(knob: str, value: Any) -> Any:
 
 
 def _unknown_knob(name: str) -> SpaceError:
-    close = get_close_matches(name, KNOBS, n=2, cutoff=0.6)
-    meant = f"did you mean {' or '.join(close)}? " if close else ""
-    return SpaceError(f"there is no knob {name!r}", f"{meant}knobs: {', '.join(KNOBS)}")
+    return SpaceError(
+        f"there is no knob {name!r}", f"{did_you_mean(name, KNOBS)}knobs: {', '.join(KNOBS)}"
+    )
 
 
 def _close_hint(knob: str, value: Any) -> str:
-    words = [word for word in choices(knob) if isinstance(word, str)]
-    close = get_close_matches(str(value), words, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}? " if close else ""
+    return did_you_mean(str(value), [word for word in choices(knob) if isinstance(word, str)])
 
 
 _SPECIAL_HINTS: Final = {

@@ -7,8 +7,8 @@ the parameters nor the speed.
 """
 
 import json
+import math
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from search_spaces.errors import ModelSpecError
 from search_spaces.model_spec import ModelSpec
+from search_spaces.sources import did_you_mean, find_file
 
 PRESETS_FOLDER: Final = Path(__file__).parent / "presets" / "models"
 CONFIG_FILE: Final = "config.json"
@@ -38,11 +39,9 @@ def load_model_spec(source: str) -> ModelSpec:
     """
     if source in preset_names():
         return _read(PRESETS_FOLDER / source / CONFIG_FILE, source)
-    path = Path(source).expanduser()
-    if path.is_dir():
-        path = path / CONFIG_FILE
-    if path.is_file():
-        return _read(path, path.parent.name if path.name == CONFIG_FILE else path.stem)
+    path = find_file(source, inside=CONFIG_FILE)
+    if path is not None:
+        return _read(path, path.resolve().parent.name if path.name == CONFIG_FILE else path.stem)
     raise _unknown_source(source)
 
 
@@ -83,11 +82,9 @@ def _unknown_source(source: str) -> ModelSpecError:
             f"model file {source!r} does not exist",
             f"give a config.json, its folder, or a preset: {', '.join(preset_names())}",
         )
-    close = get_close_matches(source, preset_names(), n=3, cutoff=0.5)
-    meant = f"did you mean {' or '.join(close)}? " if close else ""
     return ModelSpecError(
         f"there is no model preset or file {source!r}",
-        f"{meant}presets: {', '.join(preset_names())}",
+        f"{did_you_mean(source, preset_names())}presets: {', '.join(preset_names())}",
     )
 
 
@@ -96,7 +93,7 @@ def _read(path: Path, name: str) -> ModelSpec:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelSpecError(f"model file {str(path)!r} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+    except (ValueError, RecursionError) as error:  # ValueError: not JSON, or not UTF-8
         raise ModelSpecError(f"model file {str(path)!r} is not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise ModelSpecError(f"model file {str(path)!r} must hold one JSON object")
@@ -149,7 +146,8 @@ class _Fields:
     def number(self, *names: str, default: float) -> float:
         """A positive number."""
         field, value = self._get(names, "a positive number", default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value < math.inf:
             raise self._wrong(field, value, "a positive number")
         return float(value)
 

@@ -127,6 +127,9 @@ def test_defaults_are_those_of_transformers(kind: str) -> None:
             LLAMA | {"model_type": "mixtral", "num_key_value_heads": 2, "num_experts_per_tok": 9},
             "num_experts_per_tok 9 exceeds num_local_experts 8",
         ),
+        ('{"model_type": "llama", "rms_norm_eps": NaN}', "lacks the field hidden_size"),
+        (json.dumps(LLAMA | {"rms_norm_eps": float("nan")}), "rms_norm_eps is nan"),
+        ("[" * 100_000, "is not JSON"),
         ([1], "must hold one JSON object"),
         ("{", "is not JSON"),
     ],
@@ -141,6 +144,12 @@ def test_unknown_presets_and_files() -> None:
         load_model_spec("gpt2-124")
     with pytest.raises(ModelSpecError, match=r"model file './no/config.json' does not exist"):
         load_model_spec("./no/config.json")
+
+
+@pytest.mark.parametrize("source", ["", "~nobody-here/x", "a\0b", "x" * 5000, "/", "é/ü.json"])
+def test_odd_sources_are_errors_not_tracebacks(source: str) -> None:
+    with pytest.raises(ModelSpecError):
+        load_model_spec(source)
 
 
 def test_name_comes_from_the_folder_or_the_file(tmp_path: Path) -> None:
