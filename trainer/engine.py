@@ -19,6 +19,8 @@ from trainer.model.parameters import Initializer, num_held, num_owned
 from trainer.model.stage import Stage, StageParts
 from trainer.optimizer import LossScaler, ShardedOptimizer
 from trainer.parallel.collectives import Communicator, Group
+from trainer.parallel.context import ContextParallelAttention
+from trainer.parallel.expert import TokenDispatcher, expert_ranks, expert_zero_groups
 from trainer.parallel.pipeline import PipelinePlan, PipelineRunner
 from trainer.parallel.tensor_form import LossInputs, compute_dtype
 from trainer.parallel.tensor_forms import make_form
@@ -74,7 +76,11 @@ class Engine:
         self.world = self.groups.group("world")
         self.num_micro_batches = training.global_batch_size // (config.micro_batch_size * config.dp)
         self.form = make_form(model, config, self.groups)
-        self.core = AttentionCore(model, device)
+        self.core = (
+            ContextParallelAttention(model, device, self.groups.group("cp"))
+            if config.cp > 1
+            else AttentionCore(model, device)
+        )
         self.stages = self._build_stages()
         self.units = list(dict.fromkeys(u for s in self.stages.values() for u in s.units))
         self._tied_unit: ShardedUnit | None = None
@@ -89,17 +95,31 @@ class Engine:
         self.is_poisoned = False  # a test asked for a loss that is no number
 
     # ---------------------------------------------------------------- construction
-    def _build_stages(self) -> dict[int, Stage]:
+    def _unit_options(self, shard: Group, replicate: Group) -> UnitOptions:
         config = self.config
-        options = UnitOptions(
-            shard=self.groups.group("shard"), replicate=self.groups.group("replicate"),
+        return UnitOptions(
+            shard=shard, replicate=replicate,
             zero_stage=config.zero_stage, compute_dtype=compute_dtype(config),
             reduce_dtype=torch.float32 if config.reduce_dtype == "fp32" else torch.bfloat16,
             device=self.device, is_training=self.is_training,
             offloads_optimizer=config.optimizer_offload,
         )  # fmt: skip
-        initializer = Initializer(self.seed, self.device)
-        parts = StageParts(self.model, config, self.form, self.core, options, initializer)
+
+    def _stage_parts(self) -> StageParts:
+        groups, model = self.groups, self.model
+        options = self._unit_options(groups.group("shard"), groups.group("replicate"))
+        dispatcher, expert_options = None, None
+        if model.num_experts:
+            ep = groups.of_ranks("ep", expert_ranks(self.mesh, self.rank))
+            dispatcher = TokenDispatcher(ep, model.num_experts)
+            expert_options = self._unit_options(*expert_zero_groups(groups))
+        return StageParts(
+            model, self.config, self.form, self.core, options,
+            Initializer(self.seed, self.device), dispatcher, expert_options,
+        )  # fmt: skip
+
+    def _build_stages(self) -> dict[int, Stage]:
+        config, parts = self.config, self._stage_parts()
         stages: dict[int, Stage] = {}
         embedding: ShardedUnit | None = None
         for index in stages_of_rank(
@@ -251,9 +271,12 @@ class Engine:
 
     def num_distinct_parameters(self) -> int:
         """Parameters of which this rank is the counted holder; over all ranks, the model's."""
-        if self.coordinates["dp"] or self.coordinates["cp"]:
-            return 0
-        units = [unit for unit in self.units if unit is not self.tied_copy]
+        units = [
+            unit
+            for unit in self.units
+            if unit is not self.tied_copy
+            and unit.options.shard.rank == unit.options.replicate.rank == 0
+        ]
         return sum(num_owned(spec, self.form) for unit in units for spec in unit.specs)
 
     def num_held_parameters(self) -> int:
@@ -289,7 +312,9 @@ def _check(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> 
         raise UnsupportedConfigError(
             f"{training.sequence_length} tokens exceed the model's {model.max_positions} positions"
         )
-    if model.num_experts or config.ep > 1 or config.cp > 1:
+    if model.num_experts and config.tp_layout != "1d":
         raise UnsupportedConfigError(
-            "mixtures of experts and context parallelism are not supported"
+            f"tp_layout={config.tp_layout} does not split mixtures of experts", hint="use 1d"
         )
+    if config.ep > 1 and not model.num_experts:
+        raise UnsupportedConfigError(f"ep={config.ep} needs a model with experts")

@@ -78,6 +78,25 @@ class ReferenceModel:
         return self._linear(mixed.transpose(1, 2).flatten(-2), f"{name}.out", ROW_BIAS)
 
     def _feed_forward(self, x: Tensor, name: str) -> Tensor:
+        if self.model.num_experts:
+            return self._experts(x, name)
+        return self._block(x, name)
+
+    def _experts(self, x: Tensor, name: str) -> Tensor:
+        """Every expert on every token, and a mask: wasteful, but with nothing to get wrong."""
+        chances = self._linear(x, f"{name}.router", ".bias").float().softmax(-1)
+        best = chances.topk(self.model.experts_per_token, -1)
+        kept = torch.zeros_like(chances).scatter(-1, best.indices, best.values)
+        shares = (kept / kept.sum(-1, keepdim=True)).to(x.dtype)
+        return sum(
+            (
+                shares[..., expert, None] * self._block(x, specs.expert_prefix(name, expert))
+                for expert in range(self.model.num_experts)
+            ),
+            torch.zeros_like(x),
+        )
+
+    def _block(self, x: Tensor, name: str) -> Tensor:
         up = self._linear(x, f"{name}.up", ".bias")
         if self.model.family == "gpt2":
             return self._linear(F.gelu(up, approximate="tanh"), f"{name}.down", ROW_BIAS)

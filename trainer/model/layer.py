@@ -11,8 +11,10 @@ from torch import Tensor
 
 from search_spaces.model_spec import ModelSpec
 from trainer.model.attention import AttentionCore
+from trainer.model.moe import MixtureOfExperts
 from trainer.model.parameters import ROW_BIAS, ShardParameter
 from trainer.model.recompute import recomputed
+from trainer.parallel.expert import TokenDispatcher
 from trainer.parallel.tensor_form import TensorForm
 
 Weights = Mapping[str, ShardParameter]
@@ -88,16 +90,23 @@ class DecoderLayer:
 
     def __init__(
         self, model: ModelSpec, form: TensorForm, core: AttentionCore, weights: Weights,
-        prefix: str, *, recompute: str, compiles: bool,
+        prefix: str, *, recompute: str, compiles: bool, dispatcher: TokenDispatcher | None = None,
     ) -> None:  # fmt: skip
         self.form = form
         selective = recompute == "selective"
         self.attention = Attention(
             model, form, core, weights, f"{prefix}.attention", recomputes_core=selective
         )
-        self.feed_forward = FeedForward(
-            model, form, weights, f"{prefix}.feed_forward", recomputes_activation=selective
-        )
+        self.feed_forward: FeedForward | MixtureOfExperts
+        name = f"{prefix}.feed_forward"
+        if dispatcher is None:
+            self.feed_forward = FeedForward(
+                model, form, weights, name, recomputes_activation=selective
+            )
+        else:
+            self.feed_forward = MixtureOfExperts(
+                model, form, dispatcher, weights, name, recomputes_activation=selective
+            )
         self.norm1 = (weights[f"{prefix}.norm1.weight"], weights.get(f"{prefix}.norm1.bias"))
         self.norm2 = (weights[f"{prefix}.norm2.weight"], weights.get(f"{prefix}.norm2.bias"))
         self.is_recomputed = recompute == "full"

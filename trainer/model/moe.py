@@ -1,4 +1,4 @@
-"""Mixture of experts as in Mixtral (arXiv 2401.04088, section 2.1): a router and gated SiLU experts.
+"""Mixture of experts as in Mixtral (arXiv 2401.04088, section 2.1): a router, gated SiLU experts.
 
 Every token visits the `experts_per_token` experts with the highest router scores; their outputs are
 summed with the softmax of just those scores. No token is dropped. The experts of a layer may lie on
@@ -9,17 +9,18 @@ router's gradient, through partial outputs, is a part of a sum.
 B micro-batch, T tokens, N = B T, K experts per token, D hidden size, E experts, M rows.
 """
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from search_spaces.model_spec import ModelSpec
-from trainer.model.parameters import ParameterSpec, Part, ShardParameter
+from trainer.model.parameters import ROUTER, ShardParameter
 from trainer.model.recompute import recomputed
+from trainer.model.specs import expert_prefix
 from trainer.parallel.expert import LocalLinear, TokenDispatcher
 from trainer.parallel.tensor_form import TensorForm
-
-ROUTER = ".router.weight"  # names of routers' weights end so
 
 
 def route(scores_NE: Tensor, choices: int) -> tuple[Tensor, Tensor]:
@@ -34,7 +35,7 @@ class MixtureOfExperts:
 
     def __init__(
         self, model: ModelSpec, form: TensorForm, dispatcher: TokenDispatcher,
-        weights: dict[str, ShardParameter], prefix: str, *, recomputes_activation: bool,
+        weights: Mapping[str, ShardParameter], prefix: str, *, recomputes_activation: bool,
     ) -> None:  # fmt: skip
         self.form, self.dispatcher, self.choices = form, dispatcher, model.experts_per_token
         self.router_weight = weights[prefix + ROUTER]
@@ -43,10 +44,15 @@ class MixtureOfExperts:
             for name in (expert_prefix(prefix, expert) for expert in dispatcher.local_experts)
         ]
         self.recomputes_activation = recomputes_activation
+        # how many rows an expert gets depends on the data, which a compiled graph cannot hold
+        self._eager = torch.compiler.disable(self._forward)
 
-    @torch.compiler.disable
     def __call__(self, x_BTD: Tensor) -> Tensor:
-        """Residual layout in and out; row counts depend on the data, so nothing is compiled."""
+        """Residual layout in and out."""
+        result: Tensor = self._eager(x_BTD)
+        return result
+
+    def _forward(self, x_BTD: Tensor) -> Tensor:
         x_BTD = self.form.enter(x_BTD)
         x_ND = x_BTD.flatten(0, 1)
         weights_NK, experts_NK = route(LocalLinear.apply(x_ND, self.router_weight), self.choices)
@@ -71,15 +77,3 @@ class MixtureOfExperts:
 def _gated(hidden_MF: Tensor) -> Tensor:
     gate, up = hidden_MF.chunk(2, -1)
     return F.silu(gate) * up
-
-
-def expert_prefix(prefix: str, expert: int) -> str:
-    """Start of the names of one expert's parameters."""
-    return f"{prefix}.experts.{expert}"
-
-
-def router_specs(model: ModelSpec, prefix: str, std: float) -> list[ParameterSpec]:
-    """Scores of the experts from a token's vector."""
-    rows = (Part("expert", model.num_experts),)
-    hidden = (Part("hidden", model.hidden_size),)
-    return [ParameterSpec(prefix + ROUTER, (rows, hidden), std)]

@@ -92,7 +92,9 @@ def expert_specs(model: ModelSpec, index: int, experts: Iterable[int]) -> list[P
     """Parameters of some experts of one layer; each is a dense feed-forward block."""
     prefix = f"{layer_prefix(index)}.feed_forward"
     return [
-        spec for expert in experts for spec in feed_forward_specs(model, expert_prefix(prefix, expert))
+        spec
+        for expert in experts
+        for spec in feed_forward_specs(model, expert_prefix(prefix, expert))
     ]
 
 

@@ -99,15 +99,15 @@ class AllToAllRows(torch.autograd.Function):
 class Dispatch:
     """Where the assignments of one micro-batch went.
 
-    `token_A` is the token of each assignment, in the order of experts; `order_A` the place of each
-    in the flat (token, choice) table. `by_expert_M` turns rows in the order of their source ranks
-    into the order of local experts, of which each has `counts`.
+    `tokens` (A) is the token of each assignment, in the order of experts; `order` (A) the place of
+    each in the flat (token, choice) table. `by_expert` (M) turns rows in the order of their source
+    ranks into the order of local experts, of which each has `counts`.
     """
 
-    token_A: Tensor
-    order_A: Tensor
+    tokens: Tensor
+    order: Tensor
     counts: list[int]
-    by_expert_M: Tensor | None
+    by_expert: Tensor | None
     out_splits: list[int]
     in_splits: list[int]
 
@@ -153,21 +153,21 @@ class TokenDispatcher:
 
     def dispatch(self, x_ND: Tensor, plan: Dispatch) -> Tensor:
         """Rows (M, D) that this rank's experts work on, in the order of the experts."""
-        x_AD = x_ND.index_select(0, plan.token_A)
-        if plan.by_expert_M is None:
+        x_AD = x_ND.index_select(0, plan.tokens)
+        if plan.by_expert is None:
             return x_AD
-        x_MD = AllToAllRows.apply(x_AD, self.group, plan.out_splits, plan.in_splits)
-        return x_MD.index_select(0, plan.by_expert_M)
+        x_MD: Tensor = AllToAllRows.apply(x_AD, self.group, plan.out_splits, plan.in_splits)
+        return x_MD.index_select(0, plan.by_expert)
 
     def combine(self, y_MD: Tensor, weights_NK: Tensor, plan: Dispatch) -> Tensor:
         """Weighted sum (N, D) of what the experts made of every token."""
         y_AD = y_MD
-        if plan.by_expert_M is not None:
-            by_source = torch.empty_like(plan.by_expert_M)
-            by_source[plan.by_expert_M] = torch.arange(by_source.numel(), device=by_source.device)
+        if plan.by_expert is not None:
+            by_source = torch.empty_like(plan.by_expert)
+            by_source[plan.by_expert] = torch.arange(by_source.numel(), device=by_source.device)
             y_AD = AllToAllRows.apply(
                 y_MD.index_select(0, by_source), self.group, plan.in_splits, plan.out_splits
             )
-        weights_A1 = weights_NK.flatten().index_select(0, plan.order_A).unsqueeze(-1)
+        weights_A1 = weights_NK.flatten().index_select(0, plan.order).unsqueeze(-1)
         out_ND = y_AD.new_zeros(weights_NK.shape[0], y_AD.shape[1])
-        return out_ND.index_add(0, plan.token_A, y_AD * weights_A1)
+        return out_ND.index_add(0, plan.tokens, y_AD * weights_A1)
