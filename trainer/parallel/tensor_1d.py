@@ -31,6 +31,7 @@ from trainer.parallel.tensor_form import GradientSum, LossInputs, TensorForm
 from trainer.parallel.vocabulary import VocabularyCrossEntropy, VocabularyEmbedding
 
 _VOCAB_MULTIPLE = 64  # local vocabulary rows are padded to it: GEMMs of ragged width are slow
+_LARGE_VOCAB = 1024  # rows of a rank from which on that pays
 
 
 class Tensor1D(TensorForm):
@@ -66,7 +67,8 @@ class Tensor1D(TensorForm):
             start = rank // sharers * each
             return Range(start, start + each, each, is_owner=rank % sharers == 0)
         if part.label == "vocab":
-            each = -(-part.size // (size * _VOCAB_MULTIPLE)) * _VOCAB_MULTIPLE
+            multiple = _VOCAB_MULTIPLE if part.size // size >= _LARGE_VOCAB else 1
+            each = -(-part.size // (size * multiple)) * multiple
             start = min(rank * each, part.size)
             return Range(start, min(start + each, part.size), each)
         whole = self._is_whole(spec)
