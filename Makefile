@@ -7,10 +7,9 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0+cpu
 TORCH_FALLBACK ?= torch>=2.13
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-MAX_SECONDS ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all smoke lint format types boundaries wheel check clean two-node
+.PHONY: help demo test slow-tests smoke lint format types boundaries wheel check clean two-node
 
 help:  ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -21,8 +20,8 @@ demo: $(VENV)/.installed  ## set up, then search the fastest configuration of a 
 test: $(VENV)/.dev  ## set up, then run the default tests (under 5 minutes on 2 cores)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
-test-all: $(VENV)/.dev  ## run every test, the slow ones too
-	$(BIN)/python -m pytest
+slow-tests: $(VENV)/.dev  ## the tests that the default run leaves out
+	$(BIN)/python -m pytest -m slow --timeout 600
 
 smoke: $(VENV)/.installed  ## propose, run 2 ranks, measure, store and rank in under a minute
 	$(BIN)/tuner smoke
