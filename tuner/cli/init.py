@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from pydantic import BaseModel
@@ -46,7 +46,9 @@ _EXAMPLES: dict[tuple[str, str], Any] = {
     ("space", "compile"): [False, True],
     ("space", "optimizer_offload"): [False, True],
     ("search", "max_time_s"): 3600.0,
+    ("search", "max_device_s"): 7200.0,
     ("search", "baseline"): {"dp": 2, "micro_batch_size": 1},
+    ("store", "url"): "sqlite:///tuner_runs/results.db",
     ("launcher", "address"): "auto",
     ("launcher", "threads_per_rank"): 1,
     ("launcher", "memory_limit_gib"): 4.0,
@@ -116,11 +118,18 @@ def study_template(model: str, file_name: str = "study.toml") -> str:
 def _key_lines(section: str, key: str, info: FieldInfo) -> list[str]:
     """What a key means, and the key itself as a comment, where there is a value to show."""
     value = _EXAMPLES.get((section, key), info.get_default(call_default_factory=False))
-    if value in (None, PydanticUndefined, {}):
-        if (section, key) != ("store", "url"):
-            return []
-        value = "sqlite:///tuner_runs/results.db"
+    if value is None or value is PydanticUndefined:
+        value = _any_value(info.annotation)
+    if value is None or value == {}:
+        return []
     return [f"# {key} = {_shown(value)}  # {info.description}"]
+
+
+def _any_value(annotation: Any) -> Any:
+    """Something legal for a key that has neither a default nor an example."""
+    by_type = {int: 1, float: 60.0, str: "text", bool: False}
+    kinds = (annotation, *get_args(annotation))
+    return next((by_type[kind] for kind in kinds if kind in by_type), None)
 
 
 def _shown(value: Any) -> str:
