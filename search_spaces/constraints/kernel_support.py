@@ -28,18 +28,6 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         lambda config, _: config.tp_layout != "1d",
         "the kernel runs tp_layout 1d alone",
     ),
-    Unsupported(
-        "kernel_context_parallel",
-        ("cp",),
-        lambda config, _: config.cp > 1,
-        "the kernel has no context parallelism",
-    ),
-    Unsupported(
-        "kernel_expert_parallel",
-        ("ep",),
-        lambda config, _: config.ep > 1,
-        "the kernel has no expert parallelism",
-    ),
 )
 
 

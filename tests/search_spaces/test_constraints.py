@@ -51,7 +51,7 @@ def test_a_legal_point_breaks_nothing() -> None:
 def test_product_4_on_8_devices() -> None:
     violation = only(broken(ParallelConfig(dp=2, tp=2), devices=8), "devices")
     assert violation.message.startswith("dp 2 x tp 2 x pp 1 makes 4 ranks, but the cluster has 8")
-    assert violation.legal_values == {"tp": (4,), "pp": (2,), "dp": (4,)}
+    assert violation.legal_values == {"tp": (4,), "cp": (2,), "pp": (2,), "dp": (4,)}
 
 
 def test_30_layers_on_pp_4_are_never_cut_to_28() -> None:

@@ -291,7 +291,7 @@ def test_impossible_domains_name_the_legal_ones(domains: dict[str, Any], match: 
             64,
             "adds up to 9 layers, but the model has 8",
         ),
-        ({"cp": [2]}, 64, "kernel_context_parallel"),
+        ({"cp": [2]}, 62, "context_parallel"),
         (None, 512, "sequence_length 512 exceeds the 256 learned positions"),
     ],
 )

@@ -67,9 +67,9 @@ class ContextParallelAttention(AttentionCore):
             )
         return num_tokens // self.group.size
 
-    def positions(self, num_tokens: int) -> Tensor:
-        """Positions in the sequence of this rank's `num_tokens` tokens."""
-        size = num_tokens // 2
+    def positions(self, num_local_tokens: int) -> Tensor:
+        """Positions in their sequence of this rank's tokens."""
+        size = num_local_tokens // 2
         return torch.cat(
             [torch.arange(c * size, (c + 1) * size, device=self.device) for c in self.chunks]
         )
