@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import click
 from pydantic import BaseModel
@@ -128,6 +128,8 @@ def _key_lines(section: str, key: str, info: FieldInfo) -> list[str]:
 def _any_value(annotation: Any) -> Any:
     """Something legal for a key that has neither a default nor an example."""
     by_type = {int: 1, float: 60.0, str: "text", bool: False}
+    if get_origin(annotation) is dict:
+        return None
     kinds = (annotation, *get_args(annotation))
     return next((by_type[kind] for kind in kinds if kind in by_type), None)
 
