@@ -18,8 +18,8 @@ def _seconds_per_byte(
     """Inverse bus bandwidth of a ring over the group, and doublings of its nodes."""
     doublings = np.log2(np.maximum(size / local, 1.0))
     intra = constants.intra_node / hardware.intra_bytes_per_s
-    inter = constants.inter_node / (hardware.inter_bytes_per_s * local)
-    spread = np.maximum(intra, inter) * (1.0 + constants.node_degradation * doublings)
+    inter = constants.inter_node / (hardware.inter_bytes_per_s * local**constants.nic_sharing)
+    spread = np.maximum(intra, inter) * np.exp2(constants.node_degradation * doublings)
     return np.where(doublings > 0, spread, intra), doublings
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,17 +31,21 @@ class Constants:
     """Factor on the latency of collectives."""
     ring_step_s: float = 15e-6
     """Latency of one step of a ring between nodes."""
-    node_degradation: float = 0.01
-    """Bandwidth lost per doubling of the nodes of a group."""
-    host_forward_s: float = 1e-5
+    nic_sharing: float = 0.9
+    """Exponent of the ranks of a group on one node by which its bandwidth between nodes grows."""
+    node_degradation: float = 0.05
+    """Exponent of the nodes of a group by which its bandwidth falls."""
+    host_forward_s: float = 2e-4
     """Time of the host to launch one layer's forward pass; a floor of the device's time."""
-    host_backward_s: float = 1e-5
+    host_backward_s: float = 3e-4
     """The same for the backward pass."""
-    host_collective_s: float = 1e-6
+    host_collective_s: float = 2e-5
     """Time of the host added per layer pass when the layer has collectives."""
-    host_micro_batch_s: float = 1e-5
+    host_contention_s: float = 1e-6
+    """The same per rank of the group while pipeline messages cross nodes."""
+    host_micro_batch_s: float = 3e-4
     """Time of the host per micro-batch and stage."""
-    host_step_s: float = 1e-4
+    host_step_s: float = 2e-3
     """Time of the host per optimizer step."""
     host_parameter_s: float = 1e-13
     """Time per step and parameter that a rank holds before sharding."""
@@ -49,9 +54,15 @@ class Constants:
     hop_s: float = 3e-5
     """Latency of a pipeline hop."""
     data_exposed: float = 0.9
-    """Share of gradient reduction that cannot hide behind the backward pass."""
+    """Share of a whole model's gradient all-reduce that the backward pass does not hide."""
+    scatter_exposed: float = 0.9
+    """The same where gradients are scattered (ZeRO)."""
+    stage_exposed: float = 0.9
+    """The same for an all-reduce where the model is cut into stages."""
     gather_exposed: float = 0.1
     """Share of ZeRO-3 traffic that compute cannot hide even when it is longer."""
+    accumulation: float = 0.8
+    """Factor on the memory traffic of adding up gradients over micro-batches."""
     optimizer: float = 1.0
     """Factor on the optimizer's memory traffic."""
     straggler: float = 1e-3
@@ -60,28 +71,43 @@ class Constants:
     """Factor on weights, gradients and optimizer states."""
     activations_memory: float = 1.0
     """Factor on stored activations."""
+    gathered_memory: float = 1.0
+    """Share of the inputs that sequence parallelism gathers and the stack keeps gathered."""
+    gathered_stage_memory: float = 1.0
+    """The same where the model is cut into stages."""
     logits_memory: float = 1.0
     """Factor on logits and the loss buffers."""
     base_memory_bytes: float = 2.0e9
     """Memory of the runtime itself on an accelerator."""
+    transient_memory: float = 0.3
+    """Gradients in compute precision that live beside the fp32 sum, as a share of all."""
     fragmentation: float = 1.04
     """Reserved over allocated memory."""
 
 
 TIME_SPREADS: dict[str, float] = {
-    "gemm": 0.15, "attention": 0.3, "elementwise": 0.3, "head": 0.3, "intra_node": 0.3,
-    "inter_node": 0.4, "latency": 0.5, "ring_step_s": 0.5, "node_degradation": 2.0,
-    "host_forward_s": 2.0, "host_backward_s": 2.0, "host_collective_s": 2.0,
-    "host_micro_batch_s": 2.0, "host_step_s": 2.0, "host_parameter_s": 2.0, "hop_factor": 0.7,
-    "hop_s": 1.0, "data_exposed": 0.3, "gather_exposed": 1.0, "optimizer": 0.5, "straggler": 2.0,
+    "gemm": 0.15, "attention": 0.4, "elementwise": 0.5, "head": 0.5, "intra_node": 0.3,
+    "inter_node": 0.4, "latency": 0.5, "ring_step_s": 0.5, "nic_sharing": 0.4,
+    "node_degradation": 1.5, "host_forward_s": 2.0, "host_backward_s": 2.0,
+    "host_collective_s": 2.0, "host_contention_s": 4.0, "host_micro_batch_s": 2.0,
+    "host_step_s": 2.0, "host_parameter_s": 2.0, "hop_factor": 0.7, "hop_s": 1.0,
+    "data_exposed": 0.7, "scatter_exposed": 0.5, "stage_exposed": 1.0, "gather_exposed": 1.0,
+    "accumulation": 1.0, "optimizer": 0.5, "straggler": 2.0,
 }  # fmt: skip
 """Standard deviation of the prior of each constant of the time model, of its logarithm."""
 
 MEMORY_SPREADS: dict[str, float] = {
-    "weights_memory": 0.1, "activations_memory": 0.4, "logits_memory": 0.5,
-    "base_memory_bytes": 0.7, "fragmentation": 0.05,
+    "weights_memory": 0.1, "activations_memory": 0.4, "gathered_memory": 1.0,
+    "gathered_stage_memory": 1.0, "logits_memory": 0.5, "base_memory_bytes": 0.7,
+    "transient_memory": 1.0, "fragmentation": 0.05,
 }  # fmt: skip
 """The same for the memory model."""
+
+CPU_SPREADS: dict[str, float] = {
+    "gemm": 1.0, "attention": 1.0, "elementwise": 1.0, "head": 1.0, "intra_node": 1.0,
+    "optimizer": 1.0,
+}  # fmt: skip
+"""Wider priors where the peak of a core and the bandwidth of a loopback link are guesses."""
 
 
 def to_vector(constants: Constants, names: list[str]) -> NDArray[np.float64]:
@@ -91,7 +117,17 @@ def to_vector(constants: Constants, names: list[str]) -> NDArray[np.float64]:
 
 def with_vector(constants: Constants, names: list[str], vector: NDArray[np.float64]) -> Constants:
     """The constants with the named ones replaced by the exponentials of `vector`."""
-    return replace(constants, **{n: float(np.exp(x)) for n, x in zip(names, vector, strict=True)})
+    values: dict[str, Any] = {n: float(np.exp(x)) for n, x in zip(names, vector, strict=True)}
+    return replace(constants, **values)
+
+
+def with_matrix(constants: Constants, names: list[str], matrix: NDArray[np.float64]) -> Constants:
+    """Many candidates at once: named constants become columns, shape (candidates, 1).
+
+    The formulas broadcast them against points of shape (points,), so that a Jacobian is one call.
+    """
+    columns: dict[str, Any] = {n: np.exp(matrix[:, [i]]) for i, n in enumerate(names)}
+    return replace(constants, **columns)
 
 
 def from_mapping(values: Mapping[str, float]) -> Constants:

@@ -30,11 +30,23 @@ def data_parallel_s(
     )
     gather = reduce_scatter_s(weights, size, stride, hardware, constants)
     window = slowest_layers * layer.backward_s
-    exposed = np.maximum(constants.data_exposed * reduce, reduce - window)
+    is_whole = np.asarray(points.pp) <= 1
+    share = np.where(is_whole, constants.data_exposed, constants.stage_exposed)
+    share = np.where(stage >= 1, constants.scatter_exposed, share)
+    exposed = np.maximum(share * reduce, reduce - window)
     stepwise = exposed + np.where(stage >= 1, gather, 0.0)
+    stepwise = np.where(size > 1, stepwise, 0.0) + _tied_s(points, hardware, constants)
     sharded = _fully_sharded_s(points, slowest_layers, layer, hardware, constants)
     training = np.asarray(points.is_training)
-    return training * np.where(size > 1, np.where(stage >= 3, sharded, stepwise), 0.0)
+    return training * np.where((size > 1) & (stage >= 3), sharded, stepwise)
+
+
+def _tied_s(points: Points, hardware: Hardware, constants: Constants) -> Column:
+    """Sum of the two copies of a tied embedding's gradient, on the first and the last stage."""
+    num_bytes = points.vocab_size * points.hidden_size / points.tp * points.reduce_bytes
+    stride = points.tp * points.cp * points.dp * np.maximum(np.asarray(points.pp) - 1.0, 1.0)
+    copies = (np.asarray(points.pp) > 1) & (np.asarray(points.tied) > 0)
+    return np.where(copies, all_reduce_s(num_bytes, 2.0, stride, hardware, constants), 0.0)
 
 
 def _fully_sharded_s(

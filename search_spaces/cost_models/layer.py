@@ -20,6 +20,8 @@ from search_spaces.cost_models.tensor_parallel import tensor_parallel_times
 
 COMPILE_TRAFFIC, COMPILE_HOST = 0.6, 0.5
 """What is left of element-wise traffic and of host time when the layers are compiled."""
+REMOTE_RANK = 0.5
+"""What a rank on another node adds to contention, over one on the same node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,8 @@ class LayerTimes:
     expert_parallel_s: Column
     host_s: Column
     """What the host's floor adds."""
+    contention_s: Column
+    """The part of `host_s` that is due to pipeline messages; none while the pipeline fills."""
 
     @property
     def total_s(self) -> Column:
@@ -116,8 +120,18 @@ def _expert_parallel(points: Points, hardware: Hardware, constants: Constants) -
     return 2.0 * all_to_all_s(sent, points.ep, stride, hardware, constants)
 
 
-def layer_times(points: Points, hardware: Hardware, constants: Constants) -> LayerTimes:
-    """All of one layer; a pass takes the longer of the device's time and the host's."""
+def layer_times(
+    points: Points,
+    hardware: Hardware,
+    constants: Constants,
+    recomputed: Column,
+    crossing: Column,
+) -> LayerTimes:
+    """All of one layer; a pass takes the longer of the device's time and the host's.
+
+    Depends on `recomputed_share` and `messages_cross_nodes` through the last two arguments alone,
+    so that equal work is computed once however many replicas and stages repeat it.
+    """
     forward, inputs, weights = _linear_times(points, hardware, constants)
     core = attention_times(points, hardware, constants)
     element = _elementwise_s(points, hardware, constants)
@@ -133,13 +147,16 @@ def layer_times(points: Points, hardware: Hardware, constants: Constants) -> Lay
     collective = np.where(np.asarray(points.tp) > 1, constants.host_collective_s, 0.0)
     host_forward = constants.host_forward_s * lighter + collective
     host_backward = constants.host_backward_s * lighter + collective
-    idle_forward = np.maximum(host_forward - device_forward, 0.0)
-    idle_backward = np.maximum(host_backward - device_backward, 0.0)
     training = np.asarray(points.is_training)
     full = training * (np.asarray(points.recompute) == RECOMPUTE_FULL)
     selective = training * (np.asarray(points.recompute) == RECOMPUTE_SELECTIVE)
-    share = _recomputed_share(points)
-    full, selective = full * share, selective * share
+    full, selective = full * recomputed, selective * recomputed
+    contention = _contention_s(points, crossing, hardware, constants)
+    idle_forward = _excess(host_forward + contention, device_forward)
+    idle_backward = _excess(host_backward + contention, device_backward)
+    freed = (1.0 + full) * (idle_forward - _excess(host_forward, device_forward)) + training * (
+        idle_backward - _excess(host_backward, device_backward)
+    )
     return LayerTimes(
         forward_s=device_forward + idle_forward,
         backward_s=training * (device_backward + idle_backward),
@@ -152,11 +169,44 @@ def layer_times(points: Points, hardware: Hardware, constants: Constants) -> Lay
         context_parallel_s=(1.0 + full) * ring_forward + training * ring_backward,
         expert_parallel_s=(1.0 + full + training) * experts,
         host_s=(1.0 + full) * idle_forward + training * idle_backward,
+        contention_s=freed,
     )
 
 
-def _recomputed_share(points: Points) -> Column:
+def _contention_s(
+    points: Points, crossing: Column, hardware: Hardware, constants: Constants
+) -> Column:
+    """Host time per layer pass that collectives cost while pipeline messages cross nodes.
+
+    Some stacks serialise the two, and pay for every rank of the group, whatever the size of the
+    layer (seen on nanotron over EFA, 1B to 80B). Filling and draining the pipeline is spared.
+    """
+    contended = crossing * (np.asarray(points.tp) > 1)
+    remote = np.maximum(points.tp - hardware.devices_per_node, 0.0)
+    return constants.host_contention_s * (points.tp + REMOTE_RANK * remote) * contended
+
+
+def _excess(host_s: Column, device_s: Column) -> Column:
+    """What the host's time adds to the device's: the 16-norm of both, a maximum without a corner.
+
+    Neither is constant from layer to layer, and a corner would hide the host's constants from a fit
+    that starts below them.
+    """
+    ratio = host_s / device_s
+    square = ratio * ratio
+    fourth = square * square
+    sixteenth = fourth * fourth * fourth * fourth
+    return device_s * (np.sqrt(np.sqrt(np.sqrt(np.sqrt(1.0 + sixteenth)))) - 1.0)
+
+
+def recomputed_share(points: Points) -> Column:
     """Share of a rank's layers that recompute."""
     wanted = np.asarray(points.recompute_layers)
     per_rank = np.maximum(points.num_layers / points.pp, 1.0)
     return np.where(wanted < 0, 1.0, np.minimum(wanted / per_rank, 1.0))
+
+
+def messages_cross_nodes(points: Points, hardware: Hardware) -> Column:
+    """1 where a pipeline spans nodes, else 0."""
+    crossing = (np.asarray(points.pp) > 1) & (points.num_devices > hardware.devices_per_node)
+    return np.asarray(crossing, dtype=np.float64)

@@ -77,7 +77,7 @@ def in_flight(points: Points, rank: Column) -> Column:
     return np.where(np.asarray(points.is_training) > 0, np.minimum(micro_batches, kept), 1.0)
 
 
-def layer_activation_bytes(points: Points) -> tuple[Column, Column]:
+def layer_activation_bytes(points: Points, constants: Constants) -> tuple[Column, Column]:
     """Bytes that one layer keeps per micro-batch without recomputation, and its input alone.
 
     Follows 2205.05198, section 4, per kernel and family.
@@ -89,14 +89,21 @@ def layer_activation_bytes(points: Points) -> tuple[Column, Column]:
     width = points.num_heads * points.head_dim
     key_value = points.num_kv_heads * points.head_dim
     norms = np.where(np.asarray(points.fused_norm) > 0, 10.0, 18.0) * points.hidden_size
-    attention = 4.0 * width + 4.0 * key_value
+    rotary = (1.0 - np.minimum(points.learned_positions, 1.0)) * points.gated
+    attention = (4.0 + 2.0 * rotary) * width + (4.0 + 2.0 * rotary) * key_value
+    is_sharded = np.asarray(points.sequence_parallel) > 0
+    share = np.where(
+        np.asarray(points.pp) > 1, constants.gathered_stage_memory, constants.gathered_memory
+    )
+    gathered = np.where(is_sharded & (np.asarray(points.tp) > 1), share, 0.0)
     visits = np.maximum(points.experts_per_token, 1.0)
     mlp = visits * np.where(np.asarray(points.gated) > 0, 8.0, 4.0) * points.ffn_size
     is_eager = np.asarray(points.attention) < ATTENTION_FLASH1
     keeps_scores = is_eager & (np.asarray(points.recompute) != RECOMPUTE_SELECTIVE)
     per_score = np.where(np.asarray(points.attention) == ATTENTION_EAGER, 8.0, 5.0)
     scores = np.where(keeps_scores, per_score * points.num_heads * points.sequence_length, 0.0)
-    kept = points.tokens * scale * (norms / spread + (attention + mlp + scores) / points.tp)
+    replicated = norms / spread + 4.0 * points.hidden_size * gathered
+    kept = points.tokens * scale * (replicated + (attention + mlp + scores) / points.tp)
     return kept, points.tokens * scale * 2.0 * points.hidden_size / spread
 
 
@@ -125,7 +132,7 @@ def stage_memory(
     states = np.where(
         np.asarray(points.offload) > 0, 0.0 if not hardware.is_cpu else states, states
     )
-    held, entry = layer_activation_bytes(points)
+    held, entry = layer_activation_bytes(points, constants)
     full = np.asarray(points.recompute) == RECOMPUTE_FULL
     wanted = np.asarray(points.recompute_layers)
     redone = np.where(wanted < 0, layers, np.minimum(wanted, layers)) * full
@@ -133,18 +140,22 @@ def stage_memory(
     kept = training * (flight * ((layers - redone) * held + redone * entry))
     live = np.where((redone > 0) | (training < 1), held, 0.0)
     activations = constants.activations_memory * frag * (kept + live)
-    logits = has_head * points.tokens * points.vocab_size / points.tp * (points.dtype_bytes + 8.0)
+    per_logit = points.dtype_bytes + 8.0 + np.where(points.num_microbatches > 1, 4.0, 0.0)
+    logits = has_head * points.tokens * points.vocab_size / points.tp * per_logit
     gathered = dense_layer_parameters(points) + expert_layer_parameters(points) / points.ep
     table = points.vocab_size * points.hidden_size
     buffers = np.where(stage >= 3, (2.0 * gathered + table) / points.tp * points.dtype_bytes, 0.0)
-    base = CPU_BASE_BYTES if hardware.is_cpu else constants.base_memory_bytes
+    transient = training * parameters * points.dtype_bytes * constants.transient_memory
+    transient = np.where(is_half & (points.reduce_bytes > points.dtype_bytes), transient, 0.0)
+    scale = CPU_BASE_BYTES / Constants().base_memory_bytes if hardware.is_cpu else 1.0
+    base = scale * constants.base_memory_bytes
     return MemoryParts(
         weights=weights,
         gradients=gradients,
         optimizer=states,
         activations=activations,
         logits=constants.logits_memory * frag * logits,
-        buffers=frag * buffers,
+        buffers=frag * (buffers + transient),
         runtime=base,
     )
 

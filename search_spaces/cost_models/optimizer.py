@@ -10,6 +10,20 @@ HOST_LINK_BYTES_PER_S = 12e9
 """Effective bandwidth between a device and host memory, for offloaded states."""
 
 
+def accumulation_s(
+    points: Points, rank_parameters: Column, hardware: Hardware, constants: Constants
+) -> Column:
+    """Adding each micro-batch's gradients to the fp32 sum: read both, write one.
+
+    Stacks whose GEMMs add in place (Megatron's fused accumulation, 2022) skip most of it.
+    """
+    stage = np.asarray(points.zero_stage)
+    held = rank_parameters / np.where(stage >= 3, points.shards, 1.0)
+    num_bytes = held * (points.dtype_bytes + 8.0) * points.num_microbatches
+    seconds = 1.25 * constants.accumulation * num_bytes / hardware.memory_bytes_per_s
+    return np.asarray(points.is_training) * seconds
+
+
 def optimizer_s(
     points: Points, rank_parameters: Column, hardware: Hardware, constants: Constants
 ) -> Column:

@@ -66,7 +66,8 @@ def pipeline_times(
     own_ends = np.where(is_first, first_ends, np.where(is_last, last_ends, 0.0))
     micro_batches = points.num_microbatches
     chunks = points.virtual_stages
-    bubble = (work - slowest + host * (points.pp - 1.0)) * _bubble_share(points, layer)
+    filling = work - slowest - (points.num_layers - layers) * layer.contention_s
+    bubble = (filling + host * (points.pp - 1.0)) * _bubble_share(points, layer)
     hops = _hop_time(points, hardware, constants) * (
         2.0 * micro_batches * chunks + 2.0 * (points.pp - 1.0)
     ) / np.where(np.asarray(points.is_training) > 0, 1.0, 2.0)  # fmt: skip

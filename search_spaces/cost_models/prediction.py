@@ -1,0 +1,132 @@
+"""The vectorised core: step time and memory of N points by part."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from search_spaces.cost_models.constants import Constants
+from search_spaces.cost_models.data_parallel import data_parallel_s
+from search_spaces.cost_models.hardware import Hardware
+from search_spaces.cost_models.layer_table import work_times
+from search_spaces.cost_models.memory import MemoryParts, peak_memory, rank_parameters
+from search_spaces.cost_models.optimizer import accumulation_s, optimizer_s
+from search_spaces.cost_models.pipeline import pipeline_times
+from search_spaces.cost_models.points import Array, Column, Points
+from search_spaces.cost_models.residual import PRIOR_HALF_WIDTH
+from search_spaces.cost_models.stages import StageLayers, stage_layers
+
+PARTS = (
+    "compute", "tensor_parallel", "context_parallel", "expert_parallel", "pipeline_bubble",
+    "pipeline_p2p", "data_parallel", "accumulation", "optimizer", "host",
+)  # fmt: skip
+MEMORY_PARTS = tuple(MemoryParts.__dataclass_fields__)
+CHUNK = 16384
+PRIOR_MEMORY_HALF_WIDTH = 0.2
+"""Half-width of the 90 % interval of the peak memory's logarithm before anything was measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Predictions for N points; every array has N entries."""
+
+    step_time_s: Array
+    parts_s: dict[str, Array]
+    """Addends of the step time in seconds, by part (`PARTS`)."""
+    peak_memory_bytes: Array
+    memory_parts_bytes: dict[str, Array]
+    """Addends of the peak memory in bytes, of the pipeline rank where it is reached."""
+    step_time_half_width: Array
+    """Half-width of the 90 % interval of the step time's logarithm."""
+    memory_half_width: Array
+    """The same for the peak memory."""
+
+
+def _time_parts(
+    points: Points, hardware: Hardware, constants: Constants, stages: StageLayers
+) -> dict[str, Column]:
+    """Seconds per step by part."""
+    layer, ends = work_times(points, hardware, constants)
+    pipe = pipeline_times(points, stages, layer, ends, hardware, constants)
+    single = np.asarray(np.asarray(points.pp) <= 1, dtype=np.float64)
+    held = np.maximum(
+        rank_parameters(points, stages.first, 1.0, single),
+        rank_parameters(points, stages.last, single, 1.0),
+    )
+    micro_batches = points.num_microbatches
+    per_layer = micro_batches * pipe.slowest_layers
+    host = per_layer * layer.host_s + micro_batches * constants.host_micro_batch_s
+    reduction = data_parallel_s(points, held, pipe.slowest_layers, layer, hardware, constants)
+    return {
+        "compute": per_layer * layer.compute_s + micro_batches * pipe.slowest_ends_s,
+        "tensor_parallel": per_layer * layer.tensor_parallel_s,
+        "context_parallel": per_layer * layer.context_parallel_s,
+        "expert_parallel": per_layer * layer.expert_parallel_s,
+        "pipeline_bubble": pipe.bubble_s,
+        "pipeline_p2p": pipe.hops_s,
+        "data_parallel": reduction,
+        "accumulation": accumulation_s(points, held, hardware, constants),
+        "optimizer": optimizer_s(points, held, hardware, constants),
+        "host": host + constants.host_step_s + constants.host_parameter_s * held,
+    }
+
+
+def _slowdown(points: Points, hardware: Hardware, constants: Constants) -> Column:
+    """Stragglers: the more nodes, the later the last."""
+    nodes = points.num_devices / hardware.devices_per_node
+    return 1.0 + constants.straggler * np.log2(np.maximum(nodes, 1.0))
+
+
+def step_time(points: Points, hardware: Hardware, constants: Constants) -> Column:
+    """Seconds per optimizer step of all points at once."""
+    parts = _time_parts(points, hardware, constants, stage_layers(points))
+    total = sum(parts.values(), start=np.float64(0.0))
+    return np.asarray(total * _slowdown(points, hardware, constants), dtype=np.float64)
+
+
+def peak_memory_bytes(points: Points, hardware: Hardware, constants: Constants) -> Column:
+    """Peak bytes over the ranks of all points at once."""
+    return peak_memory(points, stage_layers(points), hardware, constants)[0]
+
+
+def predict(points: Points, hardware: Hardware, constants: Constants) -> Prediction:
+    """Step time and memory of all points, in chunks that stay in the processor's cache."""
+    size = points.size
+    if size <= CHUNK:
+        return _predict_chunk(points, hardware, constants)
+    chunks = [
+        _predict_chunk(points.take(slice(start, start + CHUNK)), hardware, constants)
+        for start in range(0, size, CHUNK)
+    ]
+    return Prediction(
+        step_time_s=np.concatenate([chunk.step_time_s for chunk in chunks]),
+        parts_s={n: np.concatenate([chunk.parts_s[n] for chunk in chunks]) for n in PARTS},
+        peak_memory_bytes=np.concatenate([chunk.peak_memory_bytes for chunk in chunks]),
+        memory_parts_bytes={
+            n: np.concatenate([chunk.memory_parts_bytes[n] for chunk in chunks])
+            for n in MEMORY_PARTS
+        },
+        step_time_half_width=np.full(size, PRIOR_HALF_WIDTH),
+        memory_half_width=np.full(size, PRIOR_MEMORY_HALF_WIDTH),
+    )
+
+
+def _predict_chunk(points: Points, hardware: Hardware, constants: Constants) -> Prediction:
+    stages = stage_layers(points)
+    size = (points.size,)
+    slower = _slowdown(points, hardware, constants)
+    parts = {
+        name: np.broadcast_to(np.asarray(part * slower, dtype=np.float64), size)
+        for name, part in _time_parts(points, hardware, constants, stages).items()
+    }
+    memory, memory_parts = peak_memory(points, stages, hardware, constants)
+    return Prediction(
+        step_time_s=np.sum(list(parts.values()), axis=0),
+        parts_s=parts,
+        peak_memory_bytes=np.broadcast_to(np.asarray(memory, dtype=np.float64), size),
+        memory_parts_bytes={
+            name: np.broadcast_to(np.asarray(getattr(memory_parts, name)), size)
+            for name in MEMORY_PARTS
+        },
+        step_time_half_width=np.full(size, PRIOR_HALF_WIDTH),
+        memory_half_width=np.full(size, PRIOR_MEMORY_HALF_WIDTH),
+    )
