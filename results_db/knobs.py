@@ -3,6 +3,8 @@
 This package imports nothing of the search space; a test holds this list against its knobs.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -125,3 +127,20 @@ def label(columns: Mapping[str, Any]) -> str:
         if value != by_name[name].default:
             parts.append(by_name[name].tag.format(str(value).replace(",", "/")))
     return " ".join(parts)
+
+
+def config_key(knobs: Mapping[str, Any]) -> str:
+    """16 hex digits that identify a configuration: the same as the search space gives it.
+
+    SHA-256 of the JSON of the knobs that differ from their defaults, sorted by name.
+    """
+    columns = to_columns(knobs)
+    changed = {
+        knob.name: columns[knob.name]
+        for knob in sorted(KNOBS, key=lambda knob: knob.name)
+        if columns[knob.name] != knob.default
+    }
+    if "stage_layers" in changed:
+        changed["stage_layers"] = [int(item) for item in changed["stage_layers"].split(",")]
+    text = json.dumps(changed, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

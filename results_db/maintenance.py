@@ -1,6 +1,5 @@
 """Care for a database: facts about it, backup, pruning."""
 
-import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -9,8 +8,10 @@ from sqlalchemy import Connection, delete, exists, func, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from results_db import study_rows
-from results_db.errors import AlreadyExists, DatabaseUnreadable
+from results_db.copying import copy_sqlite
+from results_db.errors import AlreadyExists, Busy
 from results_db.filesystems import network_filesystem
+from results_db.merging import merge
 from results_db.records import TrialStatus
 from results_db.schema import (
     SCHEMA_VERSION,
@@ -81,25 +82,13 @@ def backup(store: Store, target: Path) -> None:
         AlreadyExists: the target file is there.
         DatabaseUnreadable: it cannot be written, or the copy is damaged.
     """
-    from results_db.merging import merge
-
+    if store.database.is_sqlite:
+        copy_sqlite(Path(store.url), target)
+        return
     if target.exists():
         raise AlreadyExists(f"{target} exists", "name a new file")
-    if not store.database.is_sqlite:
-        with Store.open(target) as copy:
-            merge(store, copy)
-        return
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with sqlite3.connect(store.url) as source, sqlite3.connect(target) as copied:
-            source.backup(copied, pages=4096)
-            verdict = copied.execute("PRAGMA quick_check").fetchone()[0]
-        source.close()
-        copied.close()
-    except (OSError, sqlite3.Error) as error:
-        raise DatabaseUnreadable(f"{target} cannot be written: {error}") from error
-    if verdict != "ok":
-        raise DatabaseUnreadable(f"The copy is damaged: {verdict}", "check the source")
+    with Store.open(target) as copy:
+        merge(store, copy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +112,6 @@ def prune_study(store: Store, study: str, *, dry_run: bool) -> PruneReport:
         study_id = study_rows.find_id(connection, study)
         row = study_rows.lock(connection, study_id)
         if row["lease_host"] is not None:
-            from results_db.errors import Busy
-
             raise Busy(f"Study {study!r} is being run", "stop its controller first")
         counted = select(func.count()).select_from(trials).where(trials.c.study_id == study_id)
         report = PruneReport(

@@ -1,9 +1,10 @@
 """Merging databases without losing or doubling a trial.
 
 A study is the same in two databases when its `uuid` is, whatever it is called. A trial of it is the
-same when configuration and the microsecond at which it was queued are; copies that went on
-separately therefore keep both sides' trials, also when both ran one that was queued in the original.
-A trial that has ended on one side only is taken from there. The source is read in one snapshot; every study is one transaction of the target.
+same when configuration and the microsecond at which it was queued are. Copies that went on
+separately keep the trials of both sides, also when both ran one that was queued in the original; a
+trial that has ended on one side only is taken from there. The source is read in one snapshot; every
+study is one transaction of the target.
 """
 
 from collections import defaultdict

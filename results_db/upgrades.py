@@ -5,6 +5,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, event
 
+from results_db.copying import copy_sqlite
 from results_db.engine import Database, parse_url
 from results_db.errors import DatabaseUnreadable, NewerDatabase, NotFound
 from results_db.schema import SCHEMA_VERSION
@@ -12,8 +13,13 @@ from results_db.versions import KNOWN_VERSIONS, stored_version
 from results_db.views import create_views, drop_views
 
 
-def upgrade(url_or_path: str | Path) -> tuple[str, str]:
+def upgrade(url_or_path: str | Path, backup: Path | None = None) -> tuple[str, str]:
     """Bring a database to the schema of this program; returns the versions before and after.
+
+    Args:
+        url_or_path: the database.
+        backup: new file for a copy of an SQLite database as it was; none is made when it is
+            current already.
 
     Raises:
         NotFound: there is no database.
@@ -28,6 +34,11 @@ def upgrade(url_or_path: str | Path) -> tuple[str, str]:
             connection.execute("PRAGMA foreign_keys=OFF")  # type: ignore[attr-defined]
 
     try:
+        with database.read() as connection:
+            current = stored_version(connection)
+        is_behind = current in KNOWN_VERSIONS and current != SCHEMA_VERSION
+        if backup is not None and database.is_sqlite and is_behind:
+            copy_sqlite(Path(database.shown), backup)
         return database.write(lambda connection: _upgrade(connection, database.shown))
     finally:
         database.close()

@@ -120,7 +120,7 @@ def _write_parquet(columns: Sequence[str], rows: Sequence[Sequence[Any]], target
     try:
         import pandas as pd
 
-        frame = pd.DataFrame.from_records(rows, columns=list(columns))
+        frame = pd.DataFrame([list(row) for row in rows], columns=list(columns))
         frame.to_parquet(target, index=False)
     except ImportError as error:
         raise EnvironmentProblem(
