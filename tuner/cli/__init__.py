@@ -48,6 +48,9 @@ def _report(error: Exception) -> int:
         return error.exit_code
     if isinstance(error, click.Abort):
         return _say("interrupted", "", EXIT_INTERRUPTED)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        print(error.format_message())
+        return EXIT_OK
     if isinstance(error, click.ClickException):
         ctx = getattr(error, "ctx", None)
         hint = f"see `{ctx.command_path} --help`" if ctx else ""
