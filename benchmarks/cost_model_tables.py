@@ -1,0 +1,216 @@
+"""Tables of measured training runs as columns of the cost model.
+
+A table has one row per run, with the columns of the reference tables (model dimensions, device,
+parallel configuration, `status`, `step_time_s`, `peak_memory_gb`, `source`); columns that a table
+lacks take the value that most runs have.
+"""
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from search_spaces.cluster_io import load_cluster_spec
+from search_spaces.cost_models.constants import Constants
+from search_spaces.cost_models.hardware import Hardware, hardware_of
+from search_spaces.cost_models.points import (
+    ATTENTIONS,
+    INTERLEAVED,
+    ONE_F_ONE_B,
+    SCHEDULES,
+    Points,
+)
+
+Array = NDArray[np.float64]
+
+DEVICES = {
+    "a100-80": "dgx-a100-80",
+    "a100-40": "dgx-a100-40",
+    "a100": "dgx-a100-80",
+    "h100-80": "dgx-h100",
+    "h100": "dgx-h100",
+    "h200": "h200",
+    "mi250x": "frontier",
+    "mi250x-gcd": "frontier",
+    "rtx5000": "frontera-rtx5000",
+}
+FALLBACK_PRESET = "dgx-a100-80"
+DEFAULTS: dict[str, Any] = {
+    "device": "a100-80", "vocab_size": 51200, "gated_mlp": 0, "tied_embeddings": 1,
+    "sequence_length": 2048, "tp": 1, "pp": 1, "dp": 1, "cp": 1, "ep": 1, "virtual_stages": 1,
+    "micro_batch_size": 1, "zero_stage": 0, "recompute": "none", "sequence_parallel": 0,
+    "attention_kernel": "flash2", "norm_kernel": "fused", "status": "ok", "step_time_s": np.nan,
+    "peak_memory_gb": np.nan, "source": "", "model": "unknown", "pipeline_schedule": "",
+}  # fmt: skip
+RECOMPUTES = {"none": 0.0, "sel": 1.0, "selective": 1.0, "full": 2.0}
+FAILED = re.compile("oom|fail|memory", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """What is documented of a training stack, and not fitted to its measurements."""
+
+    name: str
+    pattern: str
+    """Found in a row's `source`."""
+    constants: Constants
+    reduce_bytes: float = 2.0
+    balances_stages: bool = False
+    """Deals layers to stages by cost, counting the output projection."""
+
+
+STACKS = (
+    Stack(
+        name="megatron-2022",
+        pattern=r"2205\.05198",
+        # gradients are added inside the GEMM; inputs stay sharded over the sequence (section 4.2.2)
+        constants=Constants(accumulation=0.01, gathered_memory=0.01, gathered_stage_memory=0.01),
+    ),
+    Stack(
+        name="nanotron",
+        pattern="nanotron|playbook",
+        # bandwidth over nodes: the playbook's own all-gather measurements fall as nodes^-0.6;
+        # sums gradients in fp32, balances stages by cost, tells allocated memory alone
+        constants=Constants(node_degradation=0.6, base_memory_bytes=5e8, fragmentation=1.01),
+        reduce_bytes=4.0,
+        balances_stages=True,
+    ),
+)
+DEFAULT_STACK = Stack(name="other", pattern="", constants=Constants())
+
+
+def find_reference(given: Path | None) -> Path | None:
+    """The folder of reference tables: the given one, else one beside the repository; or none."""
+    nearby = Path(__file__).resolve().parents[2] / "shared" / "reference"
+    folder = given or nearby
+    return folder if (folder / "measured").is_dir() else None
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read a table and fill in the columns that it lacks."""
+    frame = pd.read_csv(path)
+    for name, value in DEFAULTS.items():
+        if name not in frame:
+            frame[name] = value
+        elif isinstance(value, str) or value == value:
+            frame[name] = frame[name].fillna(value)
+    if "kv_heads" not in frame:
+        frame["kv_heads"] = frame["attention_heads"]
+    if "ffn_size" not in frame:
+        frame["ffn_size"] = 4 * frame["hidden_size"]
+    if "devices" not in frame:
+        frame["devices"] = frame["tp"] * frame["pp"] * frame["dp"] * frame["cp"]
+    return frame
+
+
+def hardware_by_name(device: str) -> Hardware:
+    """Hardware of the preset that comes nearest to a device's name."""
+    name = str(device).lower()
+    match = next((key for key in sorted(DEVICES, key=len, reverse=True) if key in name), None)
+    if match is None:
+        close = get_close_matches(name, list(DEVICES), n=1, cutoff=0.4)
+        match = close[0] if close else None
+    return hardware_of(load_cluster_spec(DEVICES[match] if match else FALLBACK_PRESET))
+
+
+def stack_by_source(source: str) -> Stack:
+    """The stack that a row's source names."""
+    for stack in STACKS:
+        if re.search(stack.pattern, source, re.IGNORECASE):
+            return stack
+    return DEFAULT_STACK
+
+
+def is_ok(frame: pd.DataFrame) -> NDArray[np.bool_]:
+    """Rows that ran."""
+    return (frame["status"].astype(str).str.lower() == "ok").to_numpy()
+
+
+def is_failed(frame: pd.DataFrame) -> NDArray[np.bool_]:
+    """Rows that ran out of memory, as far as their status tells."""
+    return frame["status"].astype(str).str.contains(FAILED).to_numpy()
+
+
+def points_of_table(frame: pd.DataFrame, stack: Stack) -> Points:
+    """Rows of one stack as columns."""
+
+    def column(name: str) -> Array:
+        return frame[name].to_numpy(dtype=np.float64)
+
+    gated = column("gated_mlp")
+    schedule = _schedules(frame)
+    first, middle, last = _stages(frame) if stack.balances_stages else (-1.0, -1.0, -1.0)
+    return Points(
+        num_layers=column("layers"),
+        hidden_size=column("hidden_size"),
+        ffn_size=column("ffn_size"),
+        num_heads=column("attention_heads"),
+        num_kv_heads=column("kv_heads"),
+        head_dim=column("hidden_size") / column("attention_heads"),
+        vocab_size=column("vocab_size"),
+        gated=gated,
+        tied=column("tied_embeddings"),
+        biased=1.0 - gated,
+        learned_positions=(1.0 - gated) * column("sequence_length"),
+        sequence_length=column("sequence_length"),
+        global_batch_size=column("global_batch_size"),
+        dp=column("dp"),
+        tp=column("tp"),
+        cp=column("cp"),
+        ep=column("ep"),
+        pp=column("pp"),
+        virtual_stages=column("virtual_stages"),
+        schedule=schedule,
+        micro_batch_size=column("micro_batch_size"),
+        zero_stage=column("zero_stage"),
+        recompute=frame["recompute"].astype(str).str.lower().map(RECOMPUTES).fillna(0).to_numpy(),
+        sequence_parallel=column("sequence_parallel"),
+        attention=frame["attention_kernel"].map(ATTENTIONS).fillna(3.0).to_numpy(),
+        fused_norm=(frame["norm_kernel"] == "fused").to_numpy(dtype=np.float64),
+        dtype_bytes=2.0,
+        reduce_bytes=stack.reduce_bytes,
+        first_layers=first,
+        middle_layers=middle,
+        last_layers=last,
+    )
+
+
+def _schedules(frame: pd.DataFrame) -> Array:
+    """The schedule where a table names it; else interleaved where there are virtual stages."""
+    named = frame["pipeline_schedule"].astype(str).map(SCHEDULES)
+    usual = np.where(frame["virtual_stages"] > 1, INTERLEAVED, ONE_F_ONE_B)
+    return named.where(named.notna(), pd.Series(usual, index=frame.index)).to_numpy(np.float64)
+
+
+def _stages(frame: pd.DataFrame) -> tuple[Array, Array, Array]:
+    """Layers of the first, the fullest middle and the head's rank, dealt by cost.
+
+    A rank takes layers until its share of the cost is reached; the output projection counts as
+    `vocabulary * hidden`, a layer as `4 hidden^2 + 3 hidden * feed-forward` (nanotron's rule).
+    """
+    hidden, ffn = frame["hidden_size"].to_numpy(float), frame["ffn_size"].to_numpy(float)
+    head = frame["vocab_size"].to_numpy(float) / (4.0 * hidden + 3.0 * ffn)
+    rows = [
+        balanced_stages(int(layers), int(ranks), cost)
+        for layers, ranks, cost in zip(frame["layers"], frame["pp"], head, strict=True)
+    ]
+    stages = np.array(rows, dtype=np.float64)
+    return stages[:, 0], stages[:, 1], stages[:, 2]
+
+
+def balanced_stages(layers: int, ranks: int, head_cost: float) -> tuple[int, int, int]:
+    """Layers of the first, the fullest middle and the last used rank; -1 without a pipeline."""
+    if ranks == 1:
+        return (-1, -1, -1)
+    share = (layers + head_cost) / ranks
+    held, rank = [0] * ranks, 0
+    for layer in range(1, layers + 1):
+        held[rank] += 1
+        if layer >= share * (rank + 1) - 1e-6 and rank < ranks - 1:
+            rank += 1
+    return (held[0], max(held[1:rank], default=0), held[rank])
