@@ -28,6 +28,12 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         lambda config, _: config.tp_layout != "1d",
         "the kernel runs tp_layout 1d alone",
     ),
+    Unsupported(
+        "kernel_mesh_experts",
+        ("tp_layout",),
+        lambda config, setting: config.tp_layout != "1d" and setting.model.num_experts > 0,
+        "the kernel splits mixtures of experts by tp_layout 1d alone",
+    ),
 )
 
 
