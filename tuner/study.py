@@ -83,9 +83,7 @@ def build_candidates(
             step_time_high_s=estimate.step_time_high_s,
             step_time_parts_s=estimate.parts_s,
             peak_memory_bytes=estimate.peak_memory_bytes,
-            probability_fits=cost_model.fit_probability(
-                estimate.peak_memory_bytes, cluster.memory_bytes
-            ),
+            probability_fits=estimate.probability_fits(cluster.memory_bytes),
         )
         for point, estimate in zip(points, cost_model.estimate_many(points), strict=True)
     ]
