@@ -13,6 +13,7 @@ from benchmarks.cost_model_tables import (
     Stack,
     hardware_by_name,
     is_failed,
+    is_illegal,
     is_ok,
     points_of_table,
     stack_by_source,
@@ -116,6 +117,7 @@ def predict(frame: pd.DataFrame, learnt: dict[Key, Calibration]) -> pd.DataFrame
                 half_width=result.step_time_half_width,
                 predicted_bytes=result.peak_memory_bytes,
                 limit_bytes=SAFE_SHARE * hardware.memory_bytes,
+                is_illegal=is_illegal(group, stack),
             )
         )
     return pd.concat(pieces).loc[frame.index]
@@ -140,7 +142,7 @@ def score(rows: pd.DataFrame, rows_calibrated: int = 0) -> Scores:
 
 
 def _regrets(timed: pd.DataFrame) -> dict[str, float | int | None]:
-    """How much slower than the best run the model's first choice is, and the best of its first 5."""
+    """How much slower than the best run the first choice is, and the best of the first five."""
     first, top = [], []
     for _, group in timed.groupby(GROUP):
         if len(group) < SMALLEST_GROUP:
@@ -167,7 +169,8 @@ def _memory(rows: pd.DataFrame) -> dict[str, float | int | None]:
         peaks = read["peak_memory_gb"] * BYTES_PER_GB
         figures["mape_memory"] = 100.0 * float((read["predicted_bytes"] / peaks - 1.0).abs().mean())
     if failed.any():
-        alarm = (rows["predicted_bytes"] > rows["limit_bytes"]).to_numpy()
+        too_much = (rows["predicted_bytes"] > rows["limit_bytes"]).to_numpy()
+        alarm = too_much | rows["is_illegal"].to_numpy()
         known = ok | failed
         figures["rows_oom"] = int(known.sum())
         figures["oom_accuracy"] = float((alarm == failed)[known].mean())

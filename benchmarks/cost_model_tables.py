@@ -203,6 +203,37 @@ def _stages(frame: pd.DataFrame) -> tuple[Array, Array, Array]:
     return stages[:, 0], stages[:, 1], stages[:, 2]
 
 
+def is_illegal(frame: pd.DataFrame, stack: Stack) -> NDArray[np.bool_]:
+    """Rows that no run can follow: fewer layers than stages, or a rank without a block."""
+    short = (frame["pp"] * frame["virtual_stages"] > frame["layers"]).to_numpy()
+    if not stack.balances_stages:
+        return short
+    hidden, ffn = frame["hidden_size"].to_numpy(float), frame["ffn_size"].to_numpy(float)
+    head = frame["vocab_size"].to_numpy(float) / (4.0 * hidden + 3.0 * ffn)
+    used = [
+        used_ranks(int(layers), int(ranks), cost)
+        for layers, ranks, cost in zip(frame["layers"], frame["pp"], head, strict=True)
+    ]
+    return short | (np.array(used) < frame["pp"].to_numpy())
+
+
+def used_ranks(layers: int, ranks: int, head_cost: float) -> int:
+    """Ranks that get a block when embedding, layers, norm, projection, cast and loss are dealt.
+
+    A block goes to the rank at hand, which is full once its share of the cost is reached; free
+    blocks move on too, so that many ranks for few layers leave the last without any.
+    """
+    costs = [0.0, *[1.0] * layers, 0.0, head_cost, 0.0, 0.0]
+    share = (layers + head_cost) / ranks
+    rank, used, total = 0, 1, 0.0
+    for cost in costs:
+        used = max(used, rank + 1)
+        total += cost
+        if total >= share * (rank + 1) - 1e-6 and rank < ranks - 1:
+            rank += 1
+    return used
+
+
 def balanced_stages(layers: int, ranks: int, head_cost: float) -> tuple[int, int, int]:
     """Layers of the first, the fullest middle and the last used rank; -1 without a pipeline."""
     if ranks == 1:
