@@ -124,6 +124,24 @@ class Stage:
     # ---------------------------------------------------------------- forward and backward
     def forward(self, x: Tensor, loss_inputs: LossInputs | None = None) -> Tensor:
         """Token ids or hidden states in; hidden states out, from the last stage the scaled loss."""
+        x = self._run_layers(x)
+        if not self.is_last:
+            return x
+        assert loss_inputs is not None
+        return self._loss(x, loss_inputs)
+
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
+        """This rank's columns of every token's logits; on the last stage, in place of the loss."""
+        x_BTD = self._final_norm(self._run_layers(x))
+        assert self.head is not None
+        self.head.gather()
+        (weight,) = self.head.parameters.values()
+        logits = self.form.last_logits(x_BTD, weight)
+        self.head.release()
+        return logits
+
+    def _run_layers(self, x: Tensor) -> Tensor:
         if self.is_first:
             x = self._embed(x)
         for units, layer in self.layers:
@@ -133,10 +151,7 @@ class Stage:
             for unit in units:
                 x = _end(x, unit)
             self.num_layer_runs += 1
-        if not self.is_last:
-            return x
-        assert loss_inputs is not None
-        return self._loss(x, loss_inputs)
+        return x
 
     def _embed(self, ids_BT: Tensor) -> Tensor:
         assert self.embedding is not None
@@ -152,14 +167,17 @@ class Stage:
             self.positions.release()
         return x_BTD
 
-    def _loss(self, x_BTD: Tensor, loss_inputs: LossInputs) -> Tensor:
+    def _final_norm(self, x_BTD: Tensor) -> Tensor:
         assert self.final_norm is not None
-        assert self.head is not None
-        norm, head = self.final_norm, self.head
-        weights = norm.parameters
-        x_BTD = _begin(x_BTD, norm)
+        weights = self.final_norm.parameters
+        x_BTD = _begin(x_BTD, self.final_norm)
         x_BTD = self.form.norm(x_BTD, weights["final_norm.weight"], weights.get("final_norm.bias"))
-        x_BTD = _end(x_BTD, norm)
+        return _end(x_BTD, self.final_norm)
+
+    def _loss(self, x_BTD: Tensor, loss_inputs: LossInputs) -> Tensor:
+        assert self.head is not None
+        head = self.head
+        x_BTD = self._final_norm(x_BTD)
         head.gather()
         (weight,) = head.parameters.values()
         self.num_loss_tokens += loss_inputs.targets.numel()

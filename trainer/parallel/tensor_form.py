@@ -132,6 +132,10 @@ class TensorForm(ABC):
     def cross_entropy(self, x_BTD: Tensor, weight: ShardParameter, inputs: LossInputs) -> Tensor:
         """Scaled sum of token losses of the projection of `x` to the vocabulary (a scalar)."""
 
+    def last_logits(self, x_BTD: Tensor, weight: ShardParameter) -> Tensor:
+        """This rank's columns of every token's logits; only for checks, so a form may lack it."""
+        raise NotImplementedError
+
     def hidden_dtype(self) -> torch.dtype:
         """Type of the activations between layers."""
         return compute_dtype(self.config)
