@@ -5,6 +5,8 @@ Ranks are numbered with tensor parallelism fastest, then context, data and pipel
 node where possible, and pipeline stages, which talk least, are farthest apart.
 """
 
+from itertools import product
+
 from search_spaces.parallel_config import ParallelConfig
 from trainer.errors import UnsupportedConfigError
 
@@ -45,12 +47,9 @@ class ParallelMesh:
     def ranks_along(self, rank: int, axes: tuple[str, ...]) -> tuple[int, ...]:
         """Ranks that differ from `rank` on the given axes only, in rank order."""
         own = self.coordinates(rank)
-        fixed = [axis for axis in AXES if axis not in axes]
-        return tuple(
-            other
-            for other in range(self.world_size)
-            if all(self.coordinates(other)[axis] == own[axis] for axis in fixed)
-        )
+        ranges = [range(self.sizes[axis]) for axis in axes]
+        places = (dict(zip(axes, place, strict=True)) for place in product(*ranges))
+        return tuple(sorted(self.rank_at({**own, **place}) for place in places))
 
     def data_ranks(self, rank: int) -> tuple[int, ...]:
         """Ranks whose gradients are summed: they hold equal parameters and see other tokens."""

@@ -23,9 +23,9 @@ from search_spaces.training_spec import TrainingSpec
 
 MAX_RANKS = 8
 TRAINING = TrainingSpec(
-    sequence_length=16, global_batch_size=16, optimizer="sgd", learning_rate=0.1
+    sequence_length=16, global_batch_size=8, optimizer="sgd", learning_rate=0.1
 )
-_SHAPE = {
+_SHAPE: dict[str, Any] = {
     "num_layers": 8, "hidden_size": 32, "num_heads": 4, "head_dim": 8, "ffn_size": 64,
     "vocab_size": 101, "max_positions": 32,
 }  # fmt: skip
@@ -73,10 +73,8 @@ def _text(value: Any) -> str:
 def knob_values(knob: str) -> tuple[Any, ...]:
     """Values that the oracle tries: all of a named set, both of a switch, small numbers."""
     annotation = ParallelConfig.model_fields[knob].annotation
-    named = get_args(annotation)
-    if annotation is bool:
-        return (False, True)
-    return _NUMBERS[knob] if knob in _NUMBERS else named
+    named = (False, True) if annotation is bool else get_args(annotation)
+    return _NUMBERS.get(knob, named)
 
 
 @lru_cache(maxsize=8)

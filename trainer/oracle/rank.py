@@ -46,7 +46,7 @@ def compute_reference(model: ModelSpec, training: TrainingSpec, path: str) -> No
 def check_rank(
     model_json: str, training_json: str, config_json: str, folder: str, reference: str, rank: int
 ) -> None:
-    """Run the steps on this rank and write `verdict.<rank>.json`: worst differences, or an error."""
+    """Run the steps on this rank; the worst differences, or an error, go to a verdict file."""
     verdict: dict[str, object]
     try:
         torch.set_num_threads(1)
@@ -94,6 +94,6 @@ def _worse(first: float, second: float) -> float:
 
 def relative_difference(found: Tensor, wanted: Tensor) -> float:
     """Frobenius norm of the difference over that of the wanted tensor."""
-    scale = wanted.norm().item()
-    difference = (found - wanted).norm().item()
+    scale = float(wanted.norm().item())
+    difference = float((found - wanted).norm().item())
     return difference / scale if scale > 0 else difference

@@ -1,6 +1,7 @@
 """Starts the ranks of oracle products from a warm fork server and judges what they report."""
 
 import json
+import math
 import multiprocessing
 import tempfile
 import time
@@ -146,4 +147,4 @@ def _judge(product: Product, parts: list[dict[str, Any]], error: str, seconds: f
 
 def _order(value: float) -> float:
     """Sort what is no number last."""
-    return float("inf") if value != value else value  # noqa: PLR0124 -- the test of not-a-number
+    return float("inf") if math.isnan(value) else value
