@@ -3,8 +3,8 @@
 import datetime
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import ParallelConfig
 from search_spaces.space import SearchSpace
 from search_spaces.training_spec import TrainingSpec
+from search_spaces.untried import reason_untried, refusals
 from tuner import provenance
 from tuner.config import StudyConfig, parse_study_text
 from tuner.errors import ConfigError, StorageProblem
@@ -27,8 +28,6 @@ from tuner.paths import RUNS_FOLDER, StudyPaths, safe_name
 from tuner.ports import Candidate
 
 log = logging.getLogger(__name__)
-# Below this a point is called too large for memory when the reasons of untried points are stored.
-_UNLIKELY_TO_FIT = 0.05
 
 
 @dataclass
@@ -40,6 +39,7 @@ class Study:
     model: ModelSpec
     training: TrainingSpec
     cluster: ClusterSpec
+    space: SearchSpace
     candidates: list[Candidate]
     store: Store
     paths: StudyPaths
@@ -109,7 +109,7 @@ def _check_baseline(config: StudyConfig, space: SearchSpace) -> None:
     baseline = config.search.baseline
     if baseline is None:
         return
-    if violations := space.explain(baseline):
+    if violations := space.violations(baseline):
         raise ConfigError(f"search.baseline cannot run: {violations[0].message}")
 
 
@@ -129,17 +129,21 @@ def create_study(config: StudyConfig) -> Study:
     store = open_store(config.store.url, create=True)
     peaks = measured_peaks(cluster, {point.dtype for point in points})
     cluster = cluster.model_copy(update={"peak_flops_per_s": peaks})
-    record = _new_record(config, model, cluster, len(points), store)
+    record = _new_record(config, model, cluster, space, len(points), store)
     try:
         record = store.create_study(record)
     except ResultsDbError as error:
         raise ConfigError(error.message, error.hint) from error
-    candidates = build_candidates(points, model, config.training, cluster)
-    return _assemble(record, config, model, cluster, candidates, store)
+    return _assemble(record, config, model, cluster, space, points, store)
 
 
 def _new_record(
-    config: StudyConfig, model: ModelSpec, cluster: ClusterSpec, num_points: int, store: Store
+    config: StudyConfig,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    space: SearchSpace,
+    num_points: int,
+    store: Store,
 ) -> StudyRecord:
     return StudyRecord(
         name=config.name or _new_name(model, store),
@@ -153,7 +157,7 @@ def _new_record(
         resolved_config=config.to_toml(),
         config_hash=config.config_hash(),
         num_legal_points=num_points,
-        provenance=provenance.gather(),
+        provenance=provenance.gather() | {"refusals": [asdict(item) for item in refusals(space)]},
     )
 
 
@@ -162,7 +166,8 @@ def _assemble(
     config: StudyConfig,
     model: ModelSpec,
     cluster: ClusterSpec,
-    candidates: list[Candidate],
+    space: SearchSpace,
+    points: Sequence[ParallelConfig],
     store: Store,
 ) -> Study:
     return Study(
@@ -171,7 +176,8 @@ def _assemble(
         model=model,
         training=config.training,
         cluster=cluster,
-        candidates=candidates,
+        space=space,
+        candidates=build_candidates(points, model, config.training, cluster),
         store=store,
         paths=StudyPaths.of(run_folder_of(config.store.url), record.name),
     )
@@ -213,32 +219,26 @@ def open_study(store_url: str, name: str | None = None) -> Study:
     config = config.model_copy(update={"store": section})
     model = ModelSpec.model_validate_json(json.dumps(_without(record.model, "num_parameters")))
     cluster = ClusterSpec.model_validate_json(json.dumps(dict(record.cluster)))
-    _, points = build_space(config, model, config.training, cluster)
-    candidates = build_candidates(points, model, config.training, cluster)
-    return _assemble(record, config, model, cluster, candidates, store)
+    space, points = build_space(config, model, config.training, cluster)
+    return _assemble(record, config, model, cluster, space, points, store)
 
 
-def untried_rows(study: Study, tried: set[str], reason: str) -> list[UntriedRow]:
+def untried_rows(study: Study, tried: Collection[str], reason: str) -> list[UntriedRow]:
     """A row for every legal point that was not run, with the reason why."""
-    return [
-        _untried_row(key, candidate, study.cluster.memory_bytes, reason)
-        for key, candidate in study.by_key.items()
-        if key not in tried
-    ]
-
-
-def _untried_row(key: str, candidate: Candidate, limit_bytes: int, reason: str) -> UntriedRow:
-    need_bytes = candidate.peak_memory_bytes
-    is_large = candidate.probability_fits < _UNLIKELY_TO_FIT and need_bytes is not None
-    if is_large:
-        need, limit = (need_bytes or 0) / 2**30, limit_bytes / 2**30
-        reason = f"predicted to need {need:.2f} GiB of {limit:.2f} GiB per device"
-    return UntriedRow(
-        config_key=key,
-        knobs=candidate.config.model_dump(mode="json"),
-        rule="memory" if is_large else "budget",
-        reason=reason,
-    )
+    rows = []
+    for key, candidate in study.by_key.items():
+        if key in tried:
+            continue
+        why = reason_untried(
+            study.space,
+            candidate.config,
+            stop_reason=reason,
+            peak_memory_bytes=candidate.peak_memory_bytes,
+            probability_fits=candidate.probability_fits,
+        )
+        knobs = candidate.config.model_dump(mode="json")
+        rows.append(UntriedRow(config_key=key, knobs=knobs, rule=why.rule, reason=why.reason))
+    return rows
 
 
 def run_folder_of(store_url: str) -> Path:
