@@ -68,7 +68,13 @@ _NOTES = {
 
 
 @click.command(epilog="\b\nExamples:\n  tuner init\n  tuner init --model llama-tiny -o llama.toml")
-@click.option("--model", default="gpt2-124m", show_default=True, help="Preset or config.json.")
+@click.option(
+    "--model",
+    default="gpt2-124m",
+    show_default=True,
+    metavar="NAME",
+    help="A preset (`tuner presets`) or the path of a Hugging Face config.json.",
+)
 @click.option(
     "-o",
     "--output",

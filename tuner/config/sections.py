@@ -93,7 +93,7 @@ class SpaceSection(_Section):
     stage_layers: Annotated[
         tuple[tuple[_Count, ...] | None, ...] | None, BeforeValidator(_as_split_domain)
     ] = None
-    """layers of every stage, one list a split; "even" stands for the even split"""
+    """layers of every stage, a list for each split; "even" stands for the even split"""
     micro_batch_size: Annotated[tuple[_Count, ...] | None, _Domain] = None
     """sequences per micro-batch"""
     zero_stage: Annotated[tuple[Annotated[int, Field(ge=0, le=3)], ...] | None, _Domain] = None
