@@ -80,7 +80,11 @@ class Channel:
                 start_new_session=True,
             )
         self._socket, self._input = ours, b""
-        event = self._first_event(timeout_s)
+        try:
+            event = self._first_event(timeout_s)
+        except BaseException:  # a Ctrl-C while the child imports must not leave it behind
+            self.close(0.0)
+            raise
         ours.setblocking(False)
         return event
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 import psutil
 
 from trainer.contract import TrialJob
+from tuner.errors import LauncherError
 
 _VISIBLE_DEVICES = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
+_CONNECT_TIMEOUT_S = 10.0
 _ROUTE_PROBE_PORT = 9  # discard; a datagram socket's connect sends nothing
 
 
@@ -62,3 +64,17 @@ def rank_environment(
         if device_ids is not None:
             found[_VISIBLE_DEVICES[job.device_kind]] = ",".join(map(str, device_ids))
     return found
+
+
+def check_reachable(address: str) -> None:
+    """Raise `LauncherError` where nobody listens at `host:port`; Ray itself takes minutes."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        return  # `auto`, or a form that Ray knows better
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise LauncherError(
+            f"Ray at {address} cannot be used: nobody answers there ({error.strerror or error})",
+            "give the address that `ray start --head` printed, or leave it out for a local cluster",
+        ) from error

@@ -14,6 +14,7 @@ from tuner.errors import LauncherError
 from tuner.launchers.channel import Channel
 from tuner.launchers.classification import with_failures
 from tuner.launchers.local import num_usable_cores
+from tuner.launchers.network import check_reachable
 from tuner.launchers.node import write_job
 from tuner.launchers.placement import NodeSlots, check_can_ever_fit, plan_bundles
 from tuner.launchers.rank_processes import DEFAULT_ENTRY
@@ -148,6 +149,8 @@ class RayLauncher:
         """
         if self._channel is not None:
             return
+        if self._address is not None:
+            check_reachable(self._address)
         _sweep_stale_folders()
         self._temp_folder = tempfile.mkdtemp(prefix=f"{_TEMP_PREFIX}{os.getpid()}-")
         options = DriverOptions(

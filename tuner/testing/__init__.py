@@ -1,0 +1,1 @@
+"""Contract suites and fakes, for our own tests and for those of plug-ins."""

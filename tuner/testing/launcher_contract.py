@@ -78,18 +78,21 @@ class LauncherContract:
     def test_a_good_trial_has_a_result_and_no_failure(
         self, launcher: Launcher, tmp_path: Path
     ) -> None:
+        """It ran to its end and said so once."""
         output = wait_for(launcher.submit(tiny_job(), tmp_path / "new" / "trial"))
         require(output.result is not None, f"no result: {output.failures}")
         require(not output.failures, f"failures beside a result: {output.failures}")
         require(len(output.steps) == 3, f"{len(output.steps)} steps in place of 3")
 
     def test_poll_repeats_the_output(self, launcher: Launcher, tmp_path: Path) -> None:
+        """A controller may look again."""
         handle = launcher.submit(tiny_job(), tmp_path)
         require(wait_for(handle) == handle.poll(), "a second poll gave something else")
         handle.cancel()
         require(wait_for(handle).result is not None, "cancelling an ended trial lost its result")
 
     def test_handle_knows_its_job_and_folder(self, launcher: Launcher, tmp_path: Path) -> None:
+        """Handles are told apart by these."""
         job = tiny_job("named")
         handle = launcher.submit(job, tmp_path)
         require(handle.job == job, "another job")
@@ -108,6 +111,7 @@ class LauncherContract:
     def test_a_fault_ends_its_trial_alone_with_its_cause(
         self, launcher: Launcher, tmp_path: Path, kind: str, failure: FailureKind
     ) -> None:
+        """The first failing rank's own words come first."""
         fault = FaultSpec(kind=kind, rank=1, phase=Phase.FORWARD, step=1)  # type: ignore[arg-type]
         bad = launcher.submit(tiny_job("bad", fault=fault), tmp_path / "bad")
         good = launcher.submit(tiny_job("good"), tmp_path / "good")
@@ -121,6 +125,7 @@ class LauncherContract:
         require(wait_for(good).result is not None, "another trial was hit as well")
 
     def test_devices_are_counted(self, launcher: Launcher, tmp_path: Path) -> None:
+        """Several trials at once never share a device."""
         require(launcher.num_devices() == NUM_DEVICES, f"{launcher.num_devices()} devices")
         require(launcher.has_room(NUM_DEVICES), "no room on an idle launcher")
         require(not launcher.has_room(NUM_DEVICES + 1), "room for more than there is")
@@ -139,11 +144,13 @@ class LauncherContract:
     def test_a_trial_that_can_never_run_is_refused(
         self, launcher: Launcher, tmp_path: Path
     ) -> None:
+        """Waiting for ever helps nobody."""
         with pytest.raises(LauncherError, match=str(NUM_DEVICES * 2)):
             launcher.submit(tiny_job(config=ParallelConfig(dp=NUM_DEVICES * 2)), tmp_path)
         require(launcher.has_room(NUM_DEVICES), "a refused trial holds devices")
 
     def test_cancel_ends_a_trial_without_blame(self, launcher: Launcher, tmp_path: Path) -> None:
+        """Who cancelled it knows why."""
         if not self.takes_time:
             pytest.skip("trials of this launcher end at once")
         handle = launcher.submit(long_job(), tmp_path)
@@ -155,6 +162,7 @@ class LauncherContract:
         require(len(output.steps) >= 1, "the steps so far were lost")
 
     def test_close_ends_trials_and_may_be_repeated(self, tmp_path: Path) -> None:
+        """Also when nothing was opened."""
         launcher = self.make(tmp_path)
         launcher.close()
         launcher.open()

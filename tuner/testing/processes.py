@@ -1,0 +1,54 @@
+"""Looks at processes of ours from outside: for tests that nothing is left behind."""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import psutil
+
+
+def descendants(pid: int | None = None) -> list[psutil.Process]:
+    """All living processes under `pid`, this process by default."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [child for child in psutil.Process(pid).children(recursive=True) if is_alive(child)]
+    return []
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def left_after(processes: Iterable[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Those that still live after at most `timeout_s`."""
+    watched = list(processes)
+    wait_until(lambda: not any(map(is_alive, watched)), timeout_s)
+    return [process for process in watched if is_alive(process)]
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Wait for a condition; whether it came true in time."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return condition()
+
+
+def rank_processes(folder: Path) -> list[psutil.Process]:
+    """The fake ranks of a trial and what they left, as they noted themselves."""
+    pids = [json.loads(path.read_text())["pid"] for path in sorted(folder.glob("noted.*.json"))]
+    children = folder / "children.txt"
+    if children.exists():
+        pids += [int(line) for line in children.read_text().split()]
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    return found

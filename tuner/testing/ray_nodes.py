@@ -1,0 +1,74 @@
+"""A Ray cluster of several nodes on this machine, for tests: `python -m tuner.testing.ray_nodes`.
+
+Arguments: the CPU slots of each node, such as `2 2 1`. The first output line is a JSON object with
+the `address` and the process ids of each node's raylet; the cluster ends with standard input. The
+caller's environment holds the token (`environment()`).
+"""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayNodes:
+    """Where the cluster is."""
+
+    address: str
+    raylet_pids: tuple[int, ...]
+
+
+def environment() -> dict[str, str]:
+    """Variables with which a client and the nodes agree, loopback only."""
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+
+
+@contextmanager
+def ray_nodes(slots: Sequence[int], variables: dict[str, str]) -> Iterator[RayNodes]:
+    """Run a cluster in a process of its own while the block lasts."""
+    program = [sys.executable, "-m", "tuner.testing.ray_nodes", *map(str, slots)]
+    process = subprocess.Popen(  # noqa: S603 - our own module
+        program,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env={**os.environ, **variables}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+        told = json.loads(process.stdout.readline())
+        yield RayNodes(address=told["address"], raylet_pids=tuple(told["raylet_pids"]))
+    finally:
+        process.communicate()
+
+
+def main(slots: Sequence[int]) -> None:
+    """Start the nodes, tell where they are, wait for the end of standard input."""
+    from ray.cluster_utils import Cluster
+
+    with tempfile.TemporaryDirectory(prefix="ray-nodes-", ignore_cleanup_errors=True) as folder:
+        small = {"object_store_memory": 80 << 20, "include_dashboard": False}
+        cluster = Cluster()
+        nodes = [
+            cluster.add_node(num_cpus=count, **small, **({"temp_dir": folder} if first else {}))
+            for count, first in zip(slots, [True, *[False] * len(slots)], strict=False)
+        ]
+        pids = [node.all_processes["raylet"][0].process.pid for node in nodes]
+        told = {"address": cluster.address, "raylet_pids": pids}
+        print(json.dumps(told), flush=True)  # noqa: T201 - read by `ray_nodes`
+        sys.stdin.read()
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main([int(count) for count in sys.argv[1:]])
