@@ -53,6 +53,8 @@ class Constants:
     """Factor on the bytes of a pipeline hop."""
     hop_s: float = 3e-5
     """Latency of a pipeline hop."""
+    tensor_exposed: float = 1.0
+    """Share of the backward pass's tensor-parallel sums that weight gradients do not hide."""
     data_exposed: float = 0.9
     """Share of a whole model's gradient all-reduce that the backward pass does not hide."""
     scatter_exposed: float = 0.9
@@ -91,7 +93,7 @@ TIME_SPREADS: dict[str, float] = {
     "node_degradation": 1.5, "host_forward_s": 2.0, "host_backward_s": 2.0,
     "host_collective_s": 2.0, "host_contention_s": 4.0, "host_micro_batch_s": 2.0,
     "host_step_s": 2.0, "host_parameter_s": 2.0, "hop_factor": 0.7, "hop_s": 1.0,
-    "data_exposed": 0.7, "scatter_exposed": 0.5, "stage_exposed": 1.0, "gather_exposed": 1.0,
+    "tensor_exposed": 0.3, "data_exposed": 0.7, "scatter_exposed": 0.5, "stage_exposed": 1.0, "gather_exposed": 1.0,
     "accumulation": 1.0, "optimizer": 0.5, "straggler": 2.0,
 }  # fmt: skip
 """Standard deviation of the prior of each constant of the time model, of its logarithm."""

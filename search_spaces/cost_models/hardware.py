@@ -24,6 +24,8 @@ class DeviceTraits:
     attention_flash1: float = 0.33
     attention_flash2: float = 0.55
     launch_s: float = 8.5e-6
+    near_links: tuple[tuple[int, float], ...] = ()
+    """Groups of at most so many neighbours have links that many times faster than the node's."""
 
 
 TRAITS: dict[str, DeviceTraits] = {
@@ -32,7 +34,11 @@ TRAITS: dict[str, DeviceTraits] = {
         num_sms=132, gemm_efficiency=0.72, attention_batched=0.3, attention_flash1=0.17,
         attention_flash2=0.38, launch_s=6e-6,
     ),
-    "mi250x": DeviceTraits(num_sms=110, gemm_efficiency=0.55, attention_flash2=0.3),
+    # two dies in a package share 200 GB/s, dies of two packages 50 to 100 GB/s (OLCF user guide)
+    "mi250x": DeviceTraits(
+        num_sms=110, gemm_efficiency=0.55, attention_flash2=0.3,
+        near_links=((4, 1.5), (2, 4.0)),
+    ),
     "rtx5000": DeviceTraits(num_sms=48, tile_n=128.0, gemm_efficiency=0.74),
     "cpu": DeviceTraits(
         num_sms=1, tile_m=1.0, tile_n=1.0, gemm_efficiency=0.8, attention_batched=0.4,

@@ -163,6 +163,6 @@ def conformal_half_width(
     scores = np.sort(np.asarray(errors))
     count = len(scores)
     rank = min(int(np.ceil(0.9 * (count + 1))), count)
-    inflation = np.sqrt((count + num_moved) / count)
+    inflation = np.sqrt((count + 2.0 * num_moved) / count)
     prior = prior_half_width * 4.0 / (4.0 + count)
     return float(np.hypot(scores[rank - 1] * inflation, prior))

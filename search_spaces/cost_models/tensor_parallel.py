@@ -55,8 +55,9 @@ def tensor_parallel_times(
 ) -> TensorParallelTimes:
     """A backward pass of 1D repeats the forward's sums, of 2D it moves twice its panels."""
     flat = _sums_1d(points, hardware, constants)
+    behind = constants.tensor_exposed * flat
     if np.all(np.asarray(points.tp_layout) == LAYOUT_1D):
-        return TensorParallelTimes(flat, flat)
+        return TensorParallelTimes(flat, behind)
     panels = _panels_2d(points, hardware, constants)
     is_1d = np.asarray(points.tp_layout) == LAYOUT_1D
-    return TensorParallelTimes(np.where(is_1d, flat, panels), np.where(is_1d, flat, 2.0 * panels))
+    return TensorParallelTimes(np.where(is_1d, flat, panels), np.where(is_1d, behind, 2.0 * panels))
