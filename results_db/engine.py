@@ -146,7 +146,8 @@ def _check_path(path: Path, *, create: bool) -> None:
 def _make_engine(url: URL, *, read_only: bool) -> Engine:
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, read_only=read_only)
-    options = "-c timezone=UTC"
+    # jit compiles for longer than our queries run
+    options = "-c timezone=UTC -c jit=off"
     if read_only:
         options += " -c default_transaction_read_only=on"
     arguments = {"options": options, "connect_timeout": 10, "application_name": "tuner"}

@@ -11,9 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, insert
 
 from results_db import detail_rows, outcome_rows, study_rows, trial_rows, versions
+from results_db.bulk import insert_or_ignore
 from results_db.engine import Database, parse_url
 from results_db.errors import NotFound
 from results_db.records import (
@@ -30,7 +31,7 @@ from results_db.records import (
     TrialSummary,
     UntriedRow,
 )
-from results_db.schema import SCHEMA_VERSION, trials
+from results_db.schema import SCHEMA_VERSION, notes, study_tags, trial_tags, trials
 
 
 class Store:
@@ -244,3 +245,28 @@ class Store:
         """Points of a study that were not run."""
         with self.database.read() as connection:
             return detail_rows.read_untried(connection, study_id)
+
+    # words of the users
+
+    def tag_study(self, study_id: int, tag: str) -> None:
+        """Put a tag on a study; twice is once."""
+        row = {"study_id": study_id, "tag": tag}
+        self.database.write(lambda conn: insert_or_ignore(conn, study_tags, [row]))
+
+    def tag_trial(self, trial_id: int, tag: str) -> None:
+        """Put a tag on a trial; twice is once."""
+        row = {"trial_id": trial_id, "tag": tag}
+        self.database.write(lambda conn: insert_or_ignore(conn, trial_tags, [row]))
+
+    def add_note(
+        self, study_id: int, body: str, *, author: str = "", trial_id: int | None = None
+    ) -> None:
+        """Write something about a study or one of its trials."""
+        row = {
+            "study_id": study_id,
+            "trial_id": trial_id,
+            "author": author,
+            "body": body,
+            "created_at": datetime.now(UTC),
+        }
+        self.database.write(lambda conn: conn.execute(insert(notes), row).rowcount)
