@@ -2,14 +2,12 @@
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from results_db.records import (
-    PredictionRow,
     Purpose,
     StudyStatus,
     TrialRecord,
@@ -19,12 +17,12 @@ from results_db.records import (
 from search_spaces.parallel_config import ParallelConfig
 from trainer.contract import StepRecord
 from tuner import registry
+from tuner.clock import SystemClock
 from tuner.errors import LauncherError, StorageProblem
 from tuner.leaders import drift, excludes, has_drifted
 from tuner.leases import lease_is_dead, own_lease
 from tuner.outcomes import config_of, observation_of, preliminary, progress_of, trial_view
 from tuner.ports import (
-    Candidate,
     Clock,
     Launcher,
     Observation,
@@ -32,6 +30,7 @@ from tuner.ports import (
     StudyObserver,
     TrialEvent,
 )
+from tuner.predictor import CALIBRATED, Predictor, median_error
 from tuner.state_machine import Action, ActionKind, Limits, StudyView, next_actions
 from tuner.study import Study, untried_rows
 from tuner.trial_book import TrialBook
@@ -39,18 +38,6 @@ from tuner.trial_runner import POLL_S, TrialRunner
 
 log = logging.getLogger(__name__)
 HEARTBEAT_S = 5.0
-
-
-class SystemClock:
-    """The real time."""
-
-    def monotonic_s(self) -> float:
-        """Seconds of the system's monotonic clock."""
-        return time.monotonic()
-
-    def sleep_s(self, duration_s: float) -> None:
-        """Sleep."""
-        time.sleep(duration_s)
 
 
 @dataclass(frozen=True)
@@ -106,6 +93,7 @@ class Controller:
         self._runner = TrialRunner(
             study, launcher, self._lease, self._clock, self._is_excluded, self._show
         )
+        self._predictor = Predictor(study.model, study.training, study.cluster)
         self._book = TrialBook()
         self._observations: dict[int, Observation] = {}
         self._numbers: dict[int, int] = {}
@@ -230,8 +218,22 @@ class Controller:
                 "the machine changed speed during the study: its first configuration now runs at"
                 f" {drift(self._book) or 0:.2f} of its first speed; compare with care"
             )
+        self._tell_model_error()
         self._store.set_study_status(self._study.id, StudyStatus.COMPLETED)
         return self._outcome(StudyStatus.COMPLETED, reason)
+
+    def _tell_model_error(self) -> None:
+        measured = {
+            item.config.config_key: item.step_time_s
+            for item in self._observations.values()
+            if item.step_time_s is not None
+        }
+        error = median_error(self._store.predictions(self._study.id), measured, CALIBRATED)
+        if error is not None:
+            self._observer.on_message(
+                f"step times were predicted with a median error of {error[0]:.0%}"
+                f" ({error[1]} points, each predicted before it ran)"
+            )
 
     def _interrupt(self, reason: str) -> StudyOutcome:
         ids = self._runner.ids
@@ -250,7 +252,10 @@ class Controller:
     def _ask(self, count: int) -> None:
         if len(self._proposed) < count and not self._is_exhausted:
             wanted = max(count, self._searcher.lookahead)
-            self._searcher.tell(list(self._observations.values()))
+            observations = list(self._observations.values())
+            if self._searcher.lookahead == 1:  # else many are asked for at once, unseen
+                self._predictor.learn(observations)
+            self._searcher.tell(observations)
             found = self._searcher.ask(wanted)
             self._proposed.extend(found)
             if len(found) < wanted:
@@ -281,9 +286,8 @@ class Controller:
                 source=source,
             )
         )
-        candidate = self._study.by_key.get(config.config_key)
-        if candidate is not None and attempt == 1 and repeat == 0:
-            self._store.add_predictions(self._study.id, [_prediction(candidate)])
+        if attempt == 1 and repeat == 0:
+            self._store.add_predictions(self._study.id, self._predictor.predict(config))
         self._note(TrialSummary(trial=record))
 
     def _note(self, row: TrialSummary) -> None:
@@ -347,18 +351,6 @@ def _id(trial: TrialRecord) -> int:
 
 def _speed(row: TrialSummary) -> float:
     return row.measurement.tokens_per_s if row.measurement else 0.0
-
-
-def _prediction(candidate: Candidate) -> PredictionRow:
-    return PredictionRow(
-        config_key=candidate.config.config_key,
-        model_name="analytic",
-        step_time_s=candidate.step_time_s,
-        step_time_low_s=candidate.step_time_low_s,
-        step_time_high_s=candidate.step_time_high_s,
-        peak_memory_bytes=candidate.peak_memory_bytes,
-        probability_fits=candidate.probability_fits,
-    )
 
 
 def make_searcher(study: Study) -> Searcher:

@@ -29,8 +29,8 @@ from trainer.contract import (
     TrialOutput,
     TrialReport,
 )
+from tuner.clock import SystemClock
 from tuner.errors import LauncherError
-from tuner.launchers.supervision import SystemClock
 from tuner.ports import Clock
 
 _TRANSIENT = (

@@ -14,7 +14,6 @@ import contextlib
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,6 +22,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from trainer.contract import FailureKind, MeasureSpec, read_output
+from tuner.clock import SystemClock
 from tuner.errors import LauncherError
 from tuner.launchers.fork_server import log_file, stack_file
 from tuner.launchers.rank_processes import RankGroup
@@ -30,18 +30,6 @@ from tuner.ports import Clock
 
 _STACK_LIMIT_BYTES = 32_768
 _LOG_TAIL_BYTES = 4_096
-
-
-class SystemClock:
-    """The machine's own clock."""
-
-    def monotonic_s(self) -> float:
-        """Seconds of a clock that only goes forward, whatever is done to the time of day."""
-        return time.monotonic()
-
-    def sleep_s(self, duration_s: float) -> None:
-        """Wait."""
-        time.sleep(duration_s)
 
 
 class Cause(StrEnum):
