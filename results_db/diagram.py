@@ -23,21 +23,21 @@ _INTRODUCTION = """# Schema of the results database
 
 Version {version}. The same tables and views on SQLite and PostgreSQL; `tuner sql` asks them.
 
-**Units** stand in the names: `_s` seconds, `_bytes` bytes, `_per_s` per second, `_flops` operations;
-`mfu` and `share_...` are fractions of one. **Times** are UTC (`timestamptz` on PostgreSQL, ISO text on
-SQLite). **Whole numbers** have 64 bits; larger ones are refused. **Floats** are finite: a loss that is
-not is NULL with `nan`, `inf` or `-inf` in `loss_nonfinite` beside it, an estimate that is not is NULL,
-a time or throughput that is not is refused, because it is an error and no measurement. **Booleans** are
-booleans: write `WHERE compile`. A count of 0 operations or layers in an imported trial means that the
-other tool did not record it.
+**Units** stand in the names: `_s` seconds, `_bytes` bytes, `_per_s` per second, `_flops`
+operations; `mfu` and `share_...` are fractions of one. **Times** are UTC (`timestamptz` on
+PostgreSQL, ISO text on SQLite). **Whole numbers** have 64 bits; larger ones are refused.
+**Floats** are finite: a loss that is not is NULL with `nan`, `inf` or `-inf` in `loss_nonfinite`
+beside it, an estimate that is not is NULL, a time or throughput that is not is refused, because
+it is an error and no measurement. **Booleans** are booleans: write `WHERE compile`. A count of 0
+operations or layers in an imported trial means that the other tool did not record it.
 
-**Intervals.** `tokens_per_s_low` and `_high` bound the median (notches of McGill, Tukey and Larsen,
-1978: `median ± 1.57 IQR / sqrt(n)`, over steps and over repeats, the wider of the two). Configurations
-share a `position` when the measurements cannot tell them apart.
+**Intervals.** `tokens_per_s_low` and `_high` bound the median (notches of McGill, Tukey and
+Larsen, 1978: `median ± 1.57 IQR / sqrt(n)`, over steps and over repeats, the wider of the two).
+Configurations share a `position` when the measurements cannot tell them apart.
 
 **Life of a trial**: `queued -> running -> completed | pruned | infeasible | failed | cancelled`;
-`running -> queued` when its controller died. What a trial leaves is written in the transaction that ends
-it, so an open trial has no steps, and an ended one has all of them.
+`running -> queued` when its controller died. What a trial leaves is written in the transaction
+that ends it, so an open trial has no steps, and an ended one has all of them.
 """
 
 

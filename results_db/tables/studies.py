@@ -81,11 +81,11 @@ studies = Table(
     Column("finished_at", UtcDateTime),
     Column("num_trials", Int64, nullable=False, server_default=text("0"),
            comment="numbers given so far"),
-    Column("imported_from", Text, comment="the tool whose results these are, when not ours"),
     Column("lease_host", Text, comment="the controller that runs the study now"),
     Column("lease_pid", Int64),
     Column("lease_process_started_at", UtcDateTime),
     Column("lease_heartbeat_at", UtcDateTime),
+    Column("imported_from", Text, comment="the tool whose results these are, when not ours"),
     one_of("status", [status.value for status in StudyStatus]),
     one_of("objective_direction", ["maximize", "minimize"]),
 )  # fmt: skip
