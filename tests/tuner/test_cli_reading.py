@@ -142,7 +142,7 @@ def test_rank_prints_positions_with_ties_and_speed_ups(cli: Run) -> None:
     assert third.split()[:2] == ["3", "2,560"]
     assert "2.00x" in first
     assert first.endswith("tp2 pp1 dp1 mbs1")
-    assert "1 trials gave no number" in err
+    assert "1 trial gave no number" in err
     assert "cannot tell these apart" in err
 
 

@@ -100,6 +100,7 @@ def test_the_leaderboard_compares_with_median_and_baseline(cli: Run, answer: Any
     assert {"vs", "median", "baseline", "configuration"} <= set(out.splitlines()[0].split())
     assert "1.00x" in out
     assert "your baseline" in err
+    assert "cannot tell it from" in err
 
 
 def test_quiet_prints_the_table_alone(cli: Run, answer: Any) -> None:

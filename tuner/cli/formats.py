@@ -81,6 +81,11 @@ def parameters(number: int | None) -> str:
     return str(number)
 
 
+def plural(number: int, noun: str) -> str:
+    """A counted noun: `1 trial`, `2 trials`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def moment(time: datetime.datetime | None) -> str:
     """A stored time in the user's zone."""
     return UNKNOWN if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -37,9 +37,14 @@ class Leaderboard:
         return found[0] if found else None
 
     @property
-    def num_untold(self) -> int:
-        """Finished trials that gave no number."""
-        return sum(row.trial.status.is_terminal and row.measurement is None for row in self.trials)
+    def without_a_number(self) -> list["TrialSummary"]:
+        """Finished trials that gave none."""
+        return [row for row in self.trials if row.trial.status.is_terminal and not row.measurement]
+
+    @property
+    def num_leaders(self) -> int:
+        """Configurations that the measurements cannot tell from the best."""
+        return sum(row.position == 1 for row in self.rows)
 
     def records(self, top: int | None = None) -> list[dict[str, Any]]:
         """The rows for machines, with their speed-ups."""
@@ -89,9 +94,10 @@ def footnotes(board: Leaderboard, top: int | None = None) -> list[str]:
     """Sentences under the table: what is left out, and what equal positions mean."""
     notes = []
     if top is not None and len(board.rows) > top:
-        notes.append(f"{len(board.rows) - top} more configurations: --top N or --all")
-    if board.num_untold:
-        notes.append(f"{board.num_untold} trials gave no number: --all shows why")
+        hidden = formats.plural(len(board.rows) - top, "more configuration")
+        notes.append(f"{hidden}: --top N or --all")
+    if lost := board.without_a_number:
+        notes.append(f"{formats.plural(len(lost), 'trial')} gave no number: --all shows why")
     if len({row.position for row in board.rows}) < len(board.rows):
         notes.append("= the measurements cannot tell these apart")
     return notes

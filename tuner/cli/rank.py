@@ -72,7 +72,7 @@ def _document(board: Leaderboard, top: int | None, show_all: bool) -> dict[str, 
                 "message": row.failure.message if row.failure else None,
                 "knobs": dict(row.trial.knobs),
             }
-            for row in _without_number(board)
+            for row in board.without_a_number
         ]
     return document
 
@@ -87,10 +87,6 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, **row["knobs"]}
 
 
-def _without_number(board: Leaderboard) -> list["TrialSummary"]:
-    return [row for row in board.trials if row.trial.status.is_terminal and not row.measurement]
-
-
 def _print_for_people(board: Leaderboard, top: int | None, show_all: bool) -> None:
     say(f"study {board.study.name} ({board.study.status}), {board.study.model.get('name')}")
     if board.rows:
@@ -100,7 +96,7 @@ def _print_for_people(board: Leaderboard, top: int | None, show_all: bool) -> No
     for note in footnotes(board, top):
         if not (show_all and "--all" in note):
             say(note)
-    lost = _without_number(board)
+    lost = board.without_a_number
     if show_all and lost:
         click.echo("\nTrials without a number")
         print_table(("trial", "status", "configuration", "why"), map(_lost_cells, lost), right=(0,))
@@ -109,6 +105,8 @@ def _print_for_people(board: Leaderboard, top: int | None, show_all: bool) -> No
 def _lost_cells(row: "TrialSummary") -> tuple[str, ...]:
     from tuner.outcomes import config_of
 
-    why = f"{row.failure.kind}: {row.failure.message}" if row.failure else formats.UNKNOWN
+    why = "its first steps excluded it" if row.trial.status == "pruned" else formats.UNKNOWN
+    if row.failure is not None:
+        why = f"{row.failure.kind}: {row.failure.message}"
     status, config = row.trial.status.value, config_of(row.trial).short()
     return str(row.trial.number), status, config, " ".join(why.split())

@@ -133,7 +133,7 @@ def carry_out(study: "Study", *, plain: bool = False, as_json: bool = False) -> 
         print_json(_document(outcome, board))
     else:
         _print_for_people(study, outcome, board)
-    if signals.stop.is_set():
+    if outcome.status == "interrupted":
         return EXIT_INTERRUPTED
     return _exit_code(outcome, board)
 
@@ -176,7 +176,7 @@ def _document(outcome: "StudyOutcome", board: Leaderboard) -> dict[str, Any]:
 
 
 def _print_for_people(study: "Study", outcome: "StudyOutcome", board: Leaderboard) -> None:
-    say(f"\n{outcome.num_trials} trials; {outcome.reason}")
+    say(f"\n{formats.plural(outcome.num_trials, 'trial')}; {outcome.reason}")
     if board.rows:
         print_leaderboard(board, _NUM_SHOWN)
         for note in footnotes(board, _NUM_SHOWN):
@@ -194,6 +194,9 @@ def _print_verdict(board: Leaderboard) -> None:
     if best["speedup_vs_baseline"] is not None:
         against += f", {formats.ratio(best['speedup_vs_baseline'])} your baseline"
     say(f"\nbest: {best['label']}, {formats.throughput(best['tokens_per_s'])} tokens/s, {against}")
+    if board.num_leaders > 1:
+        rivals = formats.plural(board.num_leaders - 1, "other")
+        say(f"the measurements cannot tell it from {rivals} at position 1")
 
 
 def _next_steps(study: "Study", board: Leaderboard, *, is_finished: bool) -> list[tuple[str, str]]:
