@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pydantic import BaseModel, ConfigDict
 
 from trainer.contract import CONTRACT_VERSION, TrialJob
@@ -27,6 +28,7 @@ from tuner.launchers.node import Node, RankPlan, rendezvous_file, write_job
 from tuner.launchers.supervision import Cause, NodeResult, NodeTrial, patience_of
 
 _POLL_S = 0.01
+_GUARD_S = 1.0
 _FILE_LIMIT_BYTES = 64 << 20
 SHARED_MARK = ".controller"
 """File by which an agent sees that it shares the trial's folder with the controller."""
@@ -73,14 +75,20 @@ class NodeAgent:
         )
         self._trials: dict[str, tuple[NodeTrial, NodeOrder]] = {}
         self._stop_causes: dict[str, Cause] = {}
+        self._guard: asyncio.Task[None] | None = None
 
     async def open(self) -> str:
         """Start the process that ranks are forked from; an error text, empty when all is well."""
+        self._watch_the_node()
         try:
             self._node.open()
         except LauncherError as error:
             return str(error)
         return ""
+
+    def _watch_the_node(self) -> None:
+        if self._guard is None:
+            self._guard = asyncio.get_running_loop().create_task(_end_with_the_node())
 
     async def describe(self) -> str:
         """Facts about this node, for checks."""
@@ -99,6 +107,7 @@ class NodeAgent:
 
     async def run(self, order_text: str) -> str:
         """Run this node's ranks of a trial to their end; gives a `NodeResult`."""
+        self._watch_the_node()
         order = NodeOrder.model_validate_json(order_text)
         try:
             trial = self._start(order)
@@ -162,6 +171,21 @@ class NodeAgent:
         return NodeResult(
             cause=Cause.START_FAILED, message=message, hostname=socket.gethostname()
         ).model_dump_json()
+
+
+async def _end_with_the_node() -> None:
+    """End this process, and so its ranks, once the node's Ray daemon is dead.
+
+    Ray's workers look only whether the daemon's process id exists, which a zombie's does.
+    """
+    daemon = psutil.Process(os.getppid())
+    while True:
+        try:
+            if not daemon.is_running() or daemon.status() == psutil.STATUS_ZOMBIE:
+                os._exit(1)
+        except psutil.NoSuchProcess:
+            os._exit(1)
+        await asyncio.sleep(_GUARD_S)
 
 
 def _interface(host: str) -> str | None:

@@ -104,6 +104,8 @@ class Driver:
             if results is not None:
                 is_sound = all(result.cause not in _UNSOUND for result in results)
                 self._groups.give(trial.group, is_sound=is_sound)
+                if not is_sound:  # what is gone must be known before the next trial is planned
+                    self._tell_nodes()
                 del self._trials[name]
                 nodes = [result.model_dump(mode="json") for result in results]
                 self._channel.send("done", trial=name, nodes=nodes)
@@ -116,6 +118,9 @@ class Driver:
             self._channel.send("lost", message="Ray's head process died")
             os._exit(1)  # a shutdown would wait for it; the controller kills our process group
         self._groups.drop_old()
+        self._tell_nodes()
+
+    def _tell_nodes(self) -> None:
         table = self._cluster.table()
         if table != self._table:
             self._table = table

@@ -10,7 +10,7 @@ from tuner.launchers.ray_agent import NodeOrder
 from tuner.launchers.ray_cluster import Cluster, DeviceGroup, first_line
 from tuner.launchers.supervision import Cause, NodeResult
 
-_NODE_DEATH_WAIT_S = 4.0
+_NODE_DEATH_WAIT_S = 40.0
 _PEER_GRACE_S = 15.0
 _STOP_GRACE_S = 20.0
 
@@ -153,6 +153,7 @@ class RunningTrial:
         """An agent is gone: tell a dead agent from a dead node, which Ray takes a while to see."""
         node_id = self._node_ids[part]
         lost_s = self._lost_s.setdefault(part, time.monotonic())
+        self._stop(Cause.PEER_ENDED)
         is_node_alive = self._cluster.is_alive(node_id)
         if is_node_alive and time.monotonic() - lost_s < _NODE_DEATH_WAIT_S and not _is_kill(error):
             return
@@ -160,7 +161,6 @@ class RunningTrial:
         hostname = self._hostname(part)
         self._cluster.forget_agent(node_id)
         self._results[part] = NodeResult(cause=cause, hostname=hostname, message=first_line(error))
-        self._stop(Cause.PEER_ENDED)
 
     def _stop(self, cause: Cause) -> None:
         if self._stop_cause is not None:
@@ -177,10 +177,12 @@ class RunningTrial:
         if self._results and self._stopped_s is None and now_s - self._ended_s > _PEER_GRACE_S:
             self._stop(Cause.PEER_ENDED)
         if self._stopped_s is not None and now_s - self._stopped_s > _STOP_GRACE_S:
-            for part in self._calls:
-                if part not in self._results:
+            waiting = [part for part in self._calls if part not in self._results]
+            for part in waiting:
+                if part not in self._lost_s:
                     self._cluster.forget_agent(self._node_ids[part])
-            self._give_up(Cause.AGENT_LOST, "its agent did not end the ranks in time")
+            if not set(waiting) <= set(self._lost_s):
+                self._give_up(Cause.AGENT_LOST, "its agent did not end the ranks in time")
 
 
 def _is_kill(error: Exception) -> bool:

@@ -78,7 +78,7 @@ class NodeResult(BaseModel):
 class Patience:
     """How long the supervision waits, in seconds."""
 
-    settle_s: float = 1.0
+    settle_s: float = 0.5
     """For the other ranks' own words after one has failed."""
     early_exit_s: float = 10.0
     """For the others after a rank ended with exit code 0."""

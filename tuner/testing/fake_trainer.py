@@ -110,6 +110,17 @@ class _Rank:
         self.enter(Phase.REPORT)
         self._finish()
 
+    def say(self, kind: FailureKind, error: Exception) -> None:
+        """The rank's own words; its peers lose it from now on."""
+        message = str(error) or type(error).__name__
+        self.write(
+            FailureReport(
+                failure=kind, phase=self.phase, rank=self.rank, step=self.step, message=message,
+                time_s=time.time(),
+            )
+        )  # fmt: skip
+        (self.folder / "met.lost").touch()
+
     def _record_step(self) -> None:
         if self.rank:
             self._report.touch()
@@ -231,7 +242,39 @@ def _bind_port(rank: _Rank) -> None:
 
 
 def _disk_full(_: _Rank) -> None:
-    raise OSError(28, "No space left on device")
+    """Write to a device that is always full: the kernel's own error."""
+    with Path("/dev/full").open("w") as stream:
+        stream.write("x" * 100_000)
+
+
+def _fill_disk(rank: _Rank) -> None:
+    """Fill the disk of the trial's folder; for tests on a small file system of their own."""
+    with (rank.folder / "ballast").open("wb", buffering=0) as stream:
+        while stream.write(b"x" * 65_536):
+            pass
+
+
+def _clock_jump(rank: _Rank) -> None:
+    """The time of day goes back by a day: files get old times and stay so."""
+    day_ago_s = time.time() - 86_400
+    for path in rank.folder.glob("report.*.jsonl"):
+        os.utime(path, (day_ago_s, day_ago_s))
+
+
+def _sleep_silently(_: _Rank) -> None:
+    """A slow step, shorter than the watchdog's patience."""
+    time.sleep(0.6)
+
+
+def _slow(_: _Rank) -> None:
+    """Steps that go on for ever: progress, but no end."""
+    while True:
+        time.sleep(0.05)
+        print(".", flush=True)  # noqa: T201 - the rank's log
+
+
+def _eat_memory(_: _Rank) -> None:
+    raise MemoryError
 
 
 def _flood_log(_: _Rank) -> None:
@@ -261,6 +304,11 @@ MODES: dict[str, Callable[[_Rank], None]] = {
     "print_error": _print_error,
     "port_taken": _bind_port,
     "disk_full": _disk_full,
+    "fill_disk": _fill_disk,
+    "clock_jump": _clock_jump,
+    "sleep": _sleep_silently,
+    "slow": _slow,
+    "host_oom": _eat_memory,
     "flood_log": _flood_log,
     "linger": _linger,
 }
@@ -268,6 +316,7 @@ _KINDS: dict[type[Exception], FailureKind] = {
     FakeOutOfMemoryError: FailureKind.OOM,
     FakePeerLostError: FailureKind.COMM,
     FakeDivergedError: FailureKind.DIVERGED,
+    MemoryError: FailureKind.OOM,
 }
 
 
@@ -281,13 +330,7 @@ def run_rank(folder: str, rank: int, world_size: int, local_rank: int, init_meth
         kind = _KINDS.get(type(error), FailureKind.CRASH)
         if isinstance(error, OSError) and error.errno == 98:  # address in use
             kind = FailureKind.COMM
-        me.write(
-            FailureReport(
-                failure=kind, phase=me.phase, rank=rank, step=me.step, message=str(error),
-                time_s=time.time(),
-            )
-        )  # fmt: skip
-        (me.folder / "met.lost").touch()
+        me.say(kind, error)
         return 1
     if me.behaviour.mode == "linger" and rank == me.behaviour.rank:
         _hang(me)

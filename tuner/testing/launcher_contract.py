@@ -8,6 +8,7 @@ those of `tuner.testing.fake_trainer` do.
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -50,9 +51,9 @@ def wait_for_steps(handle: TrialHandle, count: int, timeout_s: float = END_TIMEO
     raise AssertionError(f"no {count} steps within {timeout_s} s")
 
 
-def long_job(trial_id: str = "long", **knobs: int) -> TrialJob:
+def long_job(trial_id: str = "long", *, dp: int = 2, tp: int = 1) -> TrialJob:
     """A job that does not end before it is told to."""
-    config = ParallelConfig(**knobs) if knobs else None
+    config = ParallelConfig(dp=dp, tp=tp)
     return tiny_job(trial_id, config=config, measured_steps=LONG_JOB_STEPS)
 
 
@@ -109,10 +110,14 @@ class LauncherContract:
         ],
     )
     def test_a_fault_ends_its_trial_alone_with_its_cause(
-        self, launcher: Launcher, tmp_path: Path, kind: str, failure: FailureKind
+        self,
+        launcher: Launcher,
+        tmp_path: Path,
+        kind: Literal["oom", "crash", "sigkill", "diverge"],
+        failure: FailureKind,
     ) -> None:
         """The first failing rank's own words come first."""
-        fault = FaultSpec(kind=kind, rank=1, phase=Phase.FORWARD, step=1)  # type: ignore[arg-type]
+        fault = FaultSpec(kind=kind, rank=1, phase=Phase.FORWARD, step=1)
         bad = launcher.submit(tiny_job("bad", fault=fault), tmp_path / "bad")
         good = launcher.submit(tiny_job("good"), tmp_path / "good")
         output = wait_for(bad)

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +58,12 @@ def main(slots: Sequence[int]) -> None:
     from ray.cluster_utils import Cluster
 
     with tempfile.TemporaryDirectory(prefix="ray-nodes-", ignore_cleanup_errors=True) as folder:
-        small = {"object_store_memory": 80 << 20, "include_dashboard": False}
-        cluster = Cluster()
+        small: dict[str, Any] = {"object_store_memory": 80 << 20, "include_dashboard": False}
+        cluster: Any = Cluster()
+        head = {**small, "temp_dir": folder}
         nodes = [
-            cluster.add_node(num_cpus=count, **small, **({"temp_dir": folder} if first else {}))
-            for count, first in zip(slots, [True, *[False] * len(slots)], strict=False)
+            cluster.add_node(num_cpus=count, **(small if number else head))
+            for number, count in enumerate(slots)
         ]
         pids = [node.all_processes["raylet"][0].process.pid for node in nodes]
         told = {"address": cluster.address, "raylet_pids": pids}
