@@ -68,8 +68,8 @@ STACKS = (
     Stack(
         name="megatron-2022",
         pattern=r"2205\.05198",
-        # gradients are added inside the GEMM; inputs stay sharded over the sequence (section 4.2.2);
-        # sums of the backward pass run beside weight gradients, at about half their cost
+        # gradients are added inside the GEMM; inputs stay sharded over the sequence (its section
+        # 4.2.2); sums of the backward pass run beside weight gradients, at about half their cost
         constants=Constants(
             accumulation=0.01,
             tensor_exposed=0.5,

@@ -31,7 +31,7 @@ from search_spaces.cost_models.residual import PRIOR_HALF_WIDTH, ResidualModel, 
 Vector = NDArray[np.float64]
 Predictor = Callable[[Points, Hardware, Constants], Column]
 
-TIME_NOISE, MEMORY_NOISE = 0.04, 0.05
+TIME_NOISE, MEMORY_NOISE = 0.03, 0.05
 """Standard deviation of a good measurement about the right formulas, relative."""
 MOST_OBSERVATIONS = 160
 """The residual model keeps the last so many: its cost grows with their cube."""

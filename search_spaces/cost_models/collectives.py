@@ -1,10 +1,29 @@
 """Collectives and hops under a hierarchical alpha-beta model."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from search_spaces.cost_models.constants import Constants
 from search_spaces.cost_models.hardware import Hardware
 from search_spaces.cost_models.points import Column
+
+GATHER_LATENCY = 0.6
+"""Latency of a reduce-scatter or all-gather within a node over that of an all-reduce."""
+
+
+class Group(NamedTuple):
+    """A group of ranks as its collectives see it."""
+
+    size: Column
+    s_per_byte: Column
+    """Inverse bus bandwidth of a ring."""
+    tree_latency_s: Column
+    """Latency of an all-reduce: a tree over nodes (NCCL's choice for small messages)."""
+    ring_latency_s: Column
+    """Latency of a reduce-scatter or all-gather: a ring, one step per rank between nodes."""
+    exchange_s_per_byte: Column
+    """Inverse bandwidth of one rank that sends to all others at once."""
 
 
 def ranks_per_node(size: Column, stride: Column, hardware: Hardware) -> Column:
@@ -12,16 +31,30 @@ def ranks_per_node(size: Column, stride: Column, hardware: Hardware) -> Column:
     return np.minimum(size, np.maximum(np.floor(hardware.devices_per_node / stride), 1.0))
 
 
-def _seconds_per_byte(
-    size: Column, stride: Column, hardware: Hardware, constants: Constants
-) -> tuple[Column, Column, Column]:
-    """Inverse bus bandwidth of a ring, doublings of its nodes, and its ranks on one node."""
+def group_of(size: Column, stride: Column, hardware: Hardware, constants: Constants) -> Group:
+    """A group of `size` ranks that lie `stride` ranks apart.
+
+    Within a node the link sets the pace; between nodes the network cards of the ranks that the
+    group has on each do, and every doubling of its nodes takes some bandwidth away.
+    """
     local = ranks_per_node(size, stride, hardware)
     doublings = np.log2(np.maximum(size / local, 1.0))
+    cards = np.exp2(constants.nic_sharing * np.log2(local))
     intra = constants.intra_node / hardware.intra_bytes_per_s / _nearness(size, stride, hardware)
-    inter = constants.inter_node / (hardware.inter_bytes_per_s * local**constants.nic_sharing)
+    inter = constants.inter_node / (hardware.inter_bytes_per_s * cards)
     spread = np.maximum(intra, inter) * np.exp2(constants.node_degradation * doublings)
-    return np.where(doublings > 0, spread, intra), doublings, local
+    crosses = doublings > 0
+    per_byte = np.where(crosses, spread, intra)
+    near, far = hardware.intra_alpha_s * constants.latency, hardware.inter_alpha_s
+    return Group(
+        size=size,
+        s_per_byte=per_byte,
+        tree_latency_s=np.where(crosses, constants.latency * far * (1.0 + doublings), near),
+        ring_latency_s=np.where(
+            crosses, (size - 1.0) * constants.ring_step_s, GATHER_LATENCY * near
+        ),
+        exchange_s_per_byte=np.where(crosses, per_byte * local, per_byte),
+    )
 
 
 def _nearness(size: Column, stride: Column, hardware: Hardware) -> Column:
@@ -32,40 +65,23 @@ def _nearness(size: Column, stride: Column, hardware: Hardware) -> Column:
     return nearness
 
 
-def all_reduce_s(
-    num_bytes: Column, size: Column, stride: Column, hardware: Hardware, constants: Constants
-) -> Column:
-    """Time of an all-reduce: ring bandwidth, tree latency (NCCL's choice for small messages)."""
-    per_byte, doublings, _ = _seconds_per_byte(size, stride, hardware, constants)
-    latency = constants.latency * np.where(
-        doublings > 0,
-        hardware.inter_alpha_s * (1.0 + doublings),
-        hardware.intra_alpha_s,
-    )
-    return np.where(size > 1, 2.0 * (size - 1) / size * num_bytes * per_byte + latency, 0.0)
+def all_reduce_s(num_bytes: Column, group: Group) -> Column:
+    """Time of an all-reduce of `num_bytes` on every rank."""
+    moved = 2.0 * (group.size - 1.0) / group.size * num_bytes
+    return np.where(group.size > 1.0, moved * group.s_per_byte + group.tree_latency_s, 0.0)
 
 
-def reduce_scatter_s(
-    num_bytes: Column, size: Column, stride: Column, hardware: Hardware, constants: Constants
-) -> Column:
-    """Time of a reduce-scatter or all-gather of `num_bytes` in total: a ring, one step per rank."""
-    per_byte, doublings, _ = _seconds_per_byte(size, stride, hardware, constants)
-    latency = np.where(
-        doublings > 0,
-        (size - 1) * constants.ring_step_s,
-        0.6 * hardware.intra_alpha_s * constants.latency,
-    )
-    return np.where(size > 1, (size - 1) / size * num_bytes * per_byte + latency, 0.0)
+def reduce_scatter_s(num_bytes: Column, group: Group) -> Column:
+    """Time of a reduce-scatter or all-gather of `num_bytes` in total."""
+    moved = (group.size - 1.0) / group.size * num_bytes
+    return np.where(group.size > 1.0, moved * group.s_per_byte + group.ring_latency_s, 0.0)
 
 
-def all_to_all_s(
-    num_bytes: Column, size: Column, stride: Column, hardware: Hardware, constants: Constants
-) -> Column:
+def all_to_all_s(num_bytes: Column, group: Group) -> Column:
     """Time of an all-to-all in which every rank sends `num_bytes` in total."""
-    per_byte, doublings, local = _seconds_per_byte(size, stride, hardware, constants)
-    nics = np.where(doublings > 0, per_byte * local, per_byte)
-    alpha = np.where(doublings > 0, hardware.inter_alpha_s, hardware.intra_alpha_s)
-    return np.where(size > 1, (size - 1) / size * num_bytes * nics + alpha * constants.latency, 0.0)
+    moved = (group.size - 1.0) / group.size * num_bytes
+    time = moved * group.exchange_s_per_byte + group.tree_latency_s
+    return np.where(group.size > 1.0, time, 0.0)
 
 
 def hop_s(num_bytes: Column, stride: Column, hardware: Hardware, constants: Constants) -> Column:

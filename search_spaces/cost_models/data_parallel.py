@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from search_spaces.cost_models.collectives import all_reduce_s, reduce_scatter_s
+from search_spaces.cost_models.collectives import all_reduce_s, group_of, reduce_scatter_s
 from search_spaces.cost_models.constants import Constants
 from search_spaces.cost_models.hardware import Hardware
 from search_spaces.cost_models.layer import LayerTimes
@@ -21,14 +21,12 @@ def data_parallel_s(
     """Exposed seconds per step of the data-parallel group's collectives."""
     stage = np.asarray(points.zero_stage)
     size = points.dp * points.cp
-    stride = np.asarray(points.tp) * 1.0
+    group = group_of(size, points.tp, hardware, constants)
     gradients = rank_parameters * points.reduce_bytes
     weights = rank_parameters * points.dtype_bytes
-    scatter = reduce_scatter_s(gradients, size, stride, hardware, constants)
-    reduce = np.where(
-        stage >= 1, scatter, all_reduce_s(gradients, size, stride, hardware, constants)
-    )
-    gather = reduce_scatter_s(weights, size, stride, hardware, constants)
+    scatter = reduce_scatter_s(gradients, group)
+    reduce = np.where(stage >= 1, scatter, all_reduce_s(gradients, group))
+    gather = reduce_scatter_s(weights, group)
     window = slowest_layers * layer.backward_s
     is_whole = np.asarray(points.pp) <= 1
     share = np.where(is_whole, constants.data_exposed, constants.stage_exposed)
@@ -36,8 +34,10 @@ def data_parallel_s(
     exposed = np.maximum(share * reduce, reduce - window)
     stepwise = exposed + np.where(stage >= 1, gather, 0.0)
     stepwise = np.where(size > 1, stepwise, 0.0) + _tied_s(points, hardware, constants)
-    sharded = _fully_sharded_s(points, slowest_layers, layer, hardware, constants)
     training = np.asarray(points.is_training)
+    if not np.any(stage >= 3):
+        return training * stepwise
+    sharded = _fully_sharded_s(points, slowest_layers, layer, hardware, constants)
     return training * np.where((size > 1) & (stage >= 3), sharded, stepwise)
 
 
@@ -46,7 +46,10 @@ def _tied_s(points: Points, hardware: Hardware, constants: Constants) -> Column:
     num_bytes = points.vocab_size * points.hidden_size / points.tp * points.reduce_bytes
     stride = points.tp * points.cp * points.dp * np.maximum(np.asarray(points.pp) - 1.0, 1.0)
     copies = (np.asarray(points.pp) > 1) & (np.asarray(points.tied) > 0)
-    return np.where(copies, all_reduce_s(num_bytes, 2.0, stride, hardware, constants), 0.0)
+    if not np.any(copies):
+        return np.float64(0.0)
+    pair = group_of(2.0, stride, hardware, constants)
+    return np.where(copies, all_reduce_s(num_bytes, pair), 0.0)
 
 
 def _fully_sharded_s(
@@ -58,22 +61,18 @@ def _fully_sharded_s(
 ) -> Column:
     """ZeRO-3: each layer is gathered for each pass and its gradient scattered, while others run."""
     size = points.shards * points.cp
-    stride = np.asarray(points.tp) * 1.0
-    held = (
-        dense_layer_parameters(points) + expert_layer_parameters(points) / points.ep
-    ) / points.tp
-    gather = reduce_scatter_s(held * points.dtype_bytes, size, stride, hardware, constants)
-    scatter = reduce_scatter_s(held * points.reduce_bytes, size, stride, hardware, constants)
+    group = group_of(size, points.tp, hardware, constants)
+    whole = dense_layer_parameters(points) + expert_layer_parameters(points) / points.ep
+    held = whole / points.tp
+    gather = reduce_scatter_s(held * points.dtype_bytes, group)
+    scatter = reduce_scatter_s(held * points.reduce_bytes, group)
     traffic = 2.0 * gather + scatter
     per_layer = np.maximum(constants.gather_exposed * traffic, traffic - layer.total_s)
     table = points.vocab_size * points.hidden_size / points.tp * points.dtype_bytes
-    ends = 3.0 * reduce_scatter_s(table, size, stride, hardware, constants)
+    ends = 3.0 * reduce_scatter_s(table, group)
+    within = points.num_microbatches * (layers * per_layer + ends)
     replicas = np.maximum(points.dp / points.shards, 1.0)
-    across = np.where(
-        replicas > 1,
-        all_reduce_s(
-            held * layers * points.reduce_bytes / size, replicas, stride * size, hardware, constants
-        ),
-        0.0,
-    )
-    return points.num_microbatches * (layers * per_layer + ends) + across
+    if not np.any(replicas > 1):
+        return within
+    copies = group_of(replicas, points.tp * size, hardware, constants)
+    return within + all_reduce_s(held * layers * points.reduce_bytes / size, copies)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from search_spaces.cost_models.collectives import all_reduce_s, reduce_scatter_s
+from search_spaces.cost_models.collectives import all_reduce_s, group_of, reduce_scatter_s
 from search_spaces.cost_models.constants import Constants
 from search_spaces.cost_models.gemm import gemm_s
 from search_spaces.cost_models.hardware import Hardware
@@ -26,7 +26,8 @@ def end_times(points: Points, hardware: Hardware, constants: Constants) -> EndTi
     vocab = points.vocab_size / points.tp
     args = (size, hardware, constants)
     activations = tokens * hidden * size
-    ring = reduce_scatter_s(activations, np.asarray(points.tp), 1.0, hardware, constants)
+    group = group_of(points.tp, 1.0, hardware, constants)
+    ring = reduce_scatter_s(activations, group)
     loss = constants.head * tokens * vocab / hardware.memory_bytes_per_s
     forward = gemm_s(tokens, vocab, hidden, *args) + 17.5 * loss + ring
     backward = (
@@ -34,7 +35,5 @@ def end_times(points: Points, hardware: Hardware, constants: Constants) -> EndTi
         + 12.5 * loss + ring
     )  # fmt: skip
     moved = constants.elementwise * activations / hardware.memory_bytes_per_s
-    lookup = 4.0 * moved + all_reduce_s(
-        activations, np.asarray(points.tp), 1.0, hardware, constants
-    )
+    lookup = 4.0 * moved + all_reduce_s(activations, group)
     return EndTimes(lookup + training * 5.0 * moved, forward + training * backward, forward)

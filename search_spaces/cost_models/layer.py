@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from search_spaces.cost_models.attention import attention_times
-from search_spaces.cost_models.collectives import all_to_all_s, hop_s
+from search_spaces.cost_models.collectives import all_to_all_s, group_of, hop_s
 from search_spaces.cost_models.constants import Constants
 from search_spaces.cost_models.gemm import gemm_s
 from search_spaces.cost_models.hardware import Hardware
@@ -116,8 +116,8 @@ def _expert_parallel(points: Points, hardware: Hardware, constants: Constants) -
         points.tokens * np.maximum(points.experts_per_token, 1.0) * points.hidden_size
         * points.dtype_bytes
     )  # fmt: skip
-    stride = points.tp * points.cp
-    return 2.0 * all_to_all_s(sent, points.ep, stride, hardware, constants)
+    group = group_of(points.ep, points.tp * points.cp, hardware, constants)
+    return 2.0 * all_to_all_s(sent, group)
 
 
 def layer_times(

@@ -28,6 +28,7 @@ from search_spaces.cost_models.stages import StageLayers
 
 CPU_BASE_BYTES = 0.25e9
 """Memory of the Python process and its libraries on a CPU rank."""
+ACCELERATOR_BASE_BYTES = Constants().base_memory_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,56 +108,81 @@ def layer_activation_bytes(points: Points, constants: Constants) -> tuple[Column
     return kept, points.tokens * scale * 2.0 * points.hidden_size / spread
 
 
+@dataclass(frozen=True, kw_only=True)
+class Densities:
+    """What the memory of every pipeline rank is made of."""
+
+    weights: Column
+    """Bytes per parameter that the rank holds."""
+    gradients: Column
+    optimizer: Column
+    transient: Column
+    layer: Column
+    """Bytes that a layer keeps per micro-batch when it does not recompute."""
+    layer_input: Column
+    logits: Column
+    gathered: Column
+    """Bytes of whole layers and tables that ZeRO-3 gathers."""
+    runtime: Column
+
+
+def densities(points: Points, hardware: Hardware, constants: Constants) -> Densities:
+    """Everything that does not differ from rank to rank."""
+    stage, shards = np.asarray(points.zero_stage), points.shards
+    training = np.asarray(points.is_training)
+    is_half = np.asarray(points.dtype_bytes) < 4
+    state = constants.weights_memory * constants.fragmentation
+    gradient = np.where(is_half, points.reduce_bytes, 4.0) * training
+    owned = 4.0 * points.optimizer_states + np.where(is_half, 4.0, 0.0)
+    owned = owned * training / np.where(stage >= 1, shards, 1.0)
+    if not hardware.is_cpu:
+        owned = owned * (1.0 - np.asarray(points.offload))
+    copies = is_half & (points.reduce_bytes > points.dtype_bytes)
+    layer, layer_input = layer_activation_bytes(points, constants)
+    kept = constants.activations_memory * constants.fragmentation
+    per_logit = points.dtype_bytes + 8.0 + np.where(points.num_microbatches > 1, 4.0, 0.0)
+    vocabulary = points.tokens * points.vocab_size / points.tp
+    whole = dense_layer_parameters(points) + expert_layer_parameters(points) / points.ep
+    gathered = (2.0 * whole + points.vocab_size * points.hidden_size) / points.tp
+    scale = CPU_BASE_BYTES / ACCELERATOR_BASE_BYTES if hardware.is_cpu else 1.0
+    return Densities(
+        weights=state * points.dtype_bytes / np.where(stage >= 3, shards, 1.0),
+        gradients=state * gradient / np.where(stage >= 2, shards, 1.0),
+        optimizer=state * owned,
+        transient=training * copies * points.dtype_bytes * constants.transient_memory,
+        layer=kept * layer,
+        layer_input=kept * layer_input,
+        logits=constants.logits_memory * constants.fragmentation * vocabulary * per_logit,
+        gathered=np.where(stage >= 3, gathered * points.dtype_bytes, 0.0),
+        runtime=scale * constants.base_memory_bytes,
+    )
+
+
 def stage_memory(
     points: Points,
+    density: Densities,
     layers: Column,
     rank: Column,
     has_embedding: Column,
     has_head: Column,
-    hardware: Hardware,
-    constants: Constants,
 ) -> MemoryParts:
-    """Memory of the pipeline rank `rank` that holds `layers` layers."""
+    """Memory of the pipeline rank `rank` that holds `layers` layers and the ends it is said to."""
     parameters = rank_parameters(points, layers, has_embedding, has_head)
-    stage, shards = np.asarray(points.zero_stage), points.shards
     training = np.asarray(points.is_training)
-    is_half = np.asarray(points.dtype_bytes) < 4
-    frag = constants.fragmentation
-    state = constants.weights_memory * frag * parameters
-    weights = state * points.dtype_bytes / np.where(stage >= 3, shards, 1.0)
-    gradients = training * state * np.where(is_half, points.reduce_bytes, 4.0)
-    gradients = gradients / np.where(stage >= 2, shards, 1.0)
-    master = np.where(is_half, 4.0, 0.0)
-    states = training * state * (4.0 * points.optimizer_states + master)
-    states = states / np.where(stage >= 1, shards, 1.0)
-    states = np.where(
-        np.asarray(points.offload) > 0, 0.0 if not hardware.is_cpu else states, states
-    )
-    held, entry = layer_activation_bytes(points, constants)
-    full = np.asarray(points.recompute) == RECOMPUTE_FULL
     wanted = np.asarray(points.recompute_layers)
-    redone = np.where(wanted < 0, layers, np.minimum(wanted, layers)) * full
-    flight = in_flight(points, rank)
-    kept = training * (flight * ((layers - redone) * held + redone * entry))
-    live = np.where((redone > 0) | (training < 1), held, 0.0)
-    activations = constants.activations_memory * frag * (kept + live)
-    per_logit = points.dtype_bytes + 8.0 + np.where(points.num_microbatches > 1, 4.0, 0.0)
-    logits = has_head * points.tokens * points.vocab_size / points.tp * per_logit
-    gathered = dense_layer_parameters(points) + expert_layer_parameters(points) / points.ep
-    table = points.vocab_size * points.hidden_size
-    buffers = np.where(stage >= 3, (2.0 * gathered + table) / points.tp * points.dtype_bytes, 0.0)
-    transient = training * parameters * points.dtype_bytes * constants.transient_memory
-    transient = np.where(is_half & (points.reduce_bytes > points.dtype_bytes), transient, 0.0)
-    scale = CPU_BASE_BYTES / Constants().base_memory_bytes if hardware.is_cpu else 1.0
-    base = scale * constants.base_memory_bytes
+    redone = np.where(wanted < 0, layers, np.minimum(wanted, layers)) * (
+        np.asarray(points.recompute) == RECOMPUTE_FULL
+    )
+    kept = (layers - redone) * density.layer + redone * density.layer_input
+    live = np.where((redone > 0) | (training < 1), density.layer, 0.0)
     return MemoryParts(
-        weights=weights,
-        gradients=gradients,
-        optimizer=states,
-        activations=activations,
-        logits=constants.logits_memory * frag * logits,
-        buffers=frag * (buffers + transient),
-        runtime=base,
+        weights=parameters * density.weights,
+        gradients=parameters * density.gradients,
+        optimizer=parameters * density.optimizer,
+        activations=training * in_flight(points, rank) * kept + live,
+        logits=has_head * density.logits,
+        buffers=density.gathered + parameters * density.transient,
+        runtime=density.runtime,
     )
 
 
@@ -164,22 +190,24 @@ def peak_memory(
     points: Points, stages: StageLayers, hardware: Hardware, constants: Constants
 ) -> tuple[Column, MemoryParts]:
     """Peak over the pipeline's ranks, and the parts of the rank where it is reached."""
-    single = (np.asarray(points.pp) <= 1).astype(np.float64)
+    density = densities(points, hardware, constants)
+    single = np.asarray(np.asarray(points.pp) <= 1, dtype=np.float64)
     both = np.maximum(single, np.asarray(points.schedule) == ZBV)
-    first = stage_memory(points, stages.first, 0.0, 1.0, both, hardware, constants)
+    first = stage_memory(points, density, stages.first, 0.0, 1.0, both)
     last_rank = np.asarray(points.pp) - 1.0
-    last = stage_memory(
-        points, stages.last, last_rank, single, 1.0 - both + single, hardware, constants
-    )
-    middle = stage_memory(points, stages.middle, 1.0, 0.0, 0.0, hardware, constants)
-    totals = np.stack(np.broadcast_arrays(first.total, middle.total, last.total))
-    choice = totals.argmax(axis=0)
+    last = stage_memory(points, density, stages.last, last_rank, single, 1.0 - both + single)
+    middle = stage_memory(points, density, stages.middle, 1.0, 0.0, 0.0)
+    totals = [first.total, middle.total, last.total]
+    peak = np.maximum(np.maximum(totals[0], totals[1]), totals[2])
+    at_first, at_middle = totals[0] >= peak, totals[1] >= peak
     parts = MemoryParts(
         **{
-            name: np.choose(
-                choice, [np.asarray(getattr(part, name)) for part in (first, middle, last)]
+            name: np.where(
+                at_first,
+                getattr(first, name),
+                np.where(at_middle, getattr(middle, name), getattr(last, name)),
             )
             for name in MemoryParts.__dataclass_fields__
         }
     )
-    return totals.max(axis=0), parts
+    return peak, parts

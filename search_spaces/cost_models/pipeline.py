@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from search_spaces.cost_models.collectives import hop_s, reduce_scatter_s
+from search_spaces.cost_models.collectives import group_of, hop_s, reduce_scatter_s
 from search_spaces.cost_models.constants import Constants
 from search_spaces.cost_models.hardware import Hardware
 from search_spaces.cost_models.head import EndTimes
@@ -84,7 +84,7 @@ def _hop_time(points: Points, hardware: Hardware, constants: Constants) -> Colum
     """One activation to the next stage; tensor-parallel ranks send a share each and gather it."""
     num_bytes = points.tokens * points.hidden_size * points.dtype_bytes
     stride = points.tp * points.cp * points.dp
-    gather = reduce_scatter_s(num_bytes, np.asarray(points.tp), 1.0, hardware, constants)
+    gather = reduce_scatter_s(num_bytes, group_of(points.tp, 1.0, hardware, constants))
     return hop_s(num_bytes / points.tp, stride, hardware, constants) + gather * (
         1.0 - np.minimum(points.sequence_parallel, 1.0)
     )

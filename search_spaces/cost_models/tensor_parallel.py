@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from search_spaces.cost_models.collectives import all_reduce_s, reduce_scatter_s
+from search_spaces.cost_models.collectives import Group, all_reduce_s, group_of, reduce_scatter_s
 from search_spaces.cost_models.constants import Constants
 from search_spaces.cost_models.hardware import Hardware
 from search_spaces.cost_models.points import LAYOUT_1D, Column, Points
@@ -20,16 +20,15 @@ class TensorParallelTimes(NamedTuple):
     backward_s: Column
 
 
-def _sums_1d(points: Points, hardware: Hardware, constants: Constants) -> Column:
+def _sums_1d(points: Points, group: Group) -> Column:
     """Two sums per pass; under sequence parallelism each is a gather and a reduce-scatter."""
     num_bytes = points.tokens * points.hidden_size * points.dtype_bytes
-    size = np.asarray(points.tp)
-    reduce = all_reduce_s(num_bytes, size, 1.0, hardware, constants)
-    scatter = 2.0 * reduce_scatter_s(num_bytes, size, 1.0, hardware, constants)
+    reduce = all_reduce_s(num_bytes, group)
+    scatter = 2.0 * reduce_scatter_s(num_bytes, group)
     return 2.0 * np.where(np.asarray(points.sequence_parallel) > 0, scatter, reduce)
 
 
-def _panels_2d(points: Points, hardware: Hardware, constants: Constants) -> Column:
+def _panels_2d(points: Points, group: Group, hardware: Hardware, constants: Constants) -> Column:
     """Broadcasts of activation and weight panels of the four linear maps of one forward pass.
 
     Per rank `(sum of inputs * tokens / depth + weights) / q` elements for a mesh of `depth * q * q`
@@ -45,19 +44,19 @@ def _panels_2d(points: Points, hardware: Hardware, constants: Constants) -> Colu
     )
     elements = (points.tokens / depth * inputs + weights) / side
     num_bytes = BROADCAST_FACTOR * elements * points.dtype_bytes
-    ring = reduce_scatter_s(num_bytes, points.tp, 1.0, hardware, constants)
     latency = 8.0 * side * hardware.intra_alpha_s * constants.latency
-    return np.where(side > 1, ring + latency, 0.0)
+    return np.where(side > 1, reduce_scatter_s(num_bytes, group) + latency, 0.0)
 
 
 def tensor_parallel_times(
     points: Points, hardware: Hardware, constants: Constants
 ) -> TensorParallelTimes:
     """A backward pass of 1D repeats the forward's sums, of 2D it moves twice its panels."""
-    flat = _sums_1d(points, hardware, constants)
+    group = group_of(points.tp, 1.0, hardware, constants)
+    flat = _sums_1d(points, group)
     behind = constants.tensor_exposed * flat
-    if np.all(np.asarray(points.tp_layout) == LAYOUT_1D):
-        return TensorParallelTimes(flat, behind)
-    panels = _panels_2d(points, hardware, constants)
     is_1d = np.asarray(points.tp_layout) == LAYOUT_1D
+    if np.all(is_1d):
+        return TensorParallelTimes(flat, behind)
+    panels = _panels_2d(points, group, hardware, constants)
     return TensorParallelTimes(np.where(is_1d, flat, panels), np.where(is_1d, behind, 2.0 * panels))
