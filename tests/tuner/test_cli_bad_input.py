@@ -94,6 +94,19 @@ CASES: dict[str, tuple[Callable[[Path], None], tuple[str, ...], int, tuple[str, 
     "unknown launcher": (
         nothing, ("run", *TINY, "--launcher", "rai"), 2, ("'rai'", "did you mean 'ray'?", "local"),
     ),
+    "unknown option of a launcher": (
+        nothing,
+        ("run", *TINY, "--launcher", "local", "--set", "launcher.options.start_methd=spawn"), 2,
+        ("no option 'start_methd'", "did you mean 'start_method'?", "entry"),
+    ),
+    "address for a launcher without a cluster": (
+        nothing, ("run", *TINY, "--launcher", "local", "--set", "launcher.address=auto"), 2,
+        ("launcher.address", "local", "ray"),
+    ),
+    "unknown option of a searcher": (
+        nothing, ("run", *TINY, "--searcher", "random", "--set", "search.options.kapa=1"), 2,
+        ("'random' has no option 'kapa'", "its options: none"),
+    ),
     "two descriptions of the cluster": (
         nothing,
         ("run", *TINY, "--set", "cluster.preset=frontier", "--set", "cluster.memory_gib=4"), 2,

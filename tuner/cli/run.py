@@ -11,9 +11,10 @@ from tuner.cli.interrupts import StopOnSignal
 from tuner.cli.leaderboard import Leaderboard, footnotes, print_leaderboard, read_leaderboard
 from tuner.cli.options import json_option, store_option, verbosity_options
 from tuner.cli.output import print_json, say
+from tuner.cli.parts import check_parts
 from tuner.cli.progress import make_display
 from tuner.cli.stores import store_and_name
-from tuner.config import StudyConfig, default_store_url, without_password
+from tuner.config import default_store_url, without_password
 from tuner.errors import NothingFeasibleError
 
 if TYPE_CHECKING:
@@ -100,20 +101,6 @@ def resume(
         opened.config = opened.config.model_copy(update={"search": search})
     say(f"resuming {opened.name}")
     ctx.exit(carry_out(opened, plain=plain, as_json=as_json))
-
-
-def check_parts(config: StudyConfig) -> None:
-    """Refuse unknown searchers and launchers before anything is stored.
-
-    Raises:
-        ConfigError: with the names that exist.
-    """
-    from tuner import registry
-
-    parts = {"searchers": config.search.searcher, "launchers": config.launcher.name}
-    for group, name in parts.items():
-        if name not in registry.names(group):
-            registry.load(group, name)
 
 
 def carry_out(study: "Study", *, plain: bool = False, as_json: bool = False) -> int:
