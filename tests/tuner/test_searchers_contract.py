@@ -1,3 +1,4 @@
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from tuner.searchers.cbo import CboSearcher
 from tuner.searchers.cbo_plain import CboPlainSearcher
 from tuner.searchers.grid import GridSearcher
+from tuner.searchers.optuna import OptunaSearcher
 from tuner.searchers.prior import PriorSearcher
 from tuner.searchers.random import RandomSearcher
 from tuner.testing.searcher_contract import SearcherContract
@@ -33,6 +35,17 @@ class TestCbo(SearcherContract):
 
 class TestCboPlain(SearcherContract):
     searcher_class = CboPlainSearcher
+
+
+class TestCboSeveralObjectives(SearcherContract):
+    searcher_class = CboSearcher
+    options: ClassVar[dict[str, Any]] = {"objectives": ("throughput", "memory", "cost")}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("optuna"), reason="needs the package optuna")
+class TestOptuna(SearcherContract):
+    searcher_class = OptunaSearcher
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,12 @@
-"""The default searcher: DeepHyper's CBO with a surrogate that starts from the cost model."""
+"""The default searcher: DeepHyper's CBO with a surrogate that starts from the cost model.
+
+Expected improvement (Jones et al. 1998) of a grey-box surrogate, times the probability of running,
+less the price of a failure. Everything is rebuilt from what is told, so a resumed study goes on as
+the interrupted one would have.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,27 +14,34 @@ from pydantic import Field
 
 from tuner.ports import Candidate
 from tuner.searchers.base import CandidateSearcher, SearcherOptions
+from tuner.searchers.calibrated_model import CalibratedModel
 from tuner.searchers.feasibility import FeasibilityModel
 from tuner.searchers.improvement import Shortlist, propose_improvement
 from tuner.searchers.kernels import KnobKernel, Rows
-from tuner.searchers.knobs import varying_knobs
+from tuner.searchers.knobs import Floats, varying_knobs
+from tuner.searchers.objectives import ObjectiveName, Scalarisation, draw_weights
 from tuner.searchers.parts import parts_prior
-from tuner.searchers.step_time_model import StepTimeModel
 
 SHORTLIST = 1200
-import os
-
-FIRST=float(os.environ.get('FIRST','.3'))
+FIRST_GOAL = 0.2
+"""Before any measurement: how far above the shortest prediction, in log, the goal is set."""
+MIN_PROBABILITY = 0.02
 
 
 class CboOptions(SearcherOptions):
-    """`risk_aversion`: exponent of the probability of running in the acquisition."""
+    """Options of `cbo`.
 
-    risk_aversion: float = Field(default=float(__import__("os").environ.get("G","1")), ge=0)
+    `failure_cost`: what a first failed trial costs, as a share of the step time; it rises with the
+    failures among the last ten trials. `objectives`: what to minimise; with several, each proposal
+    aims at another spot of the Pareto front.
+    """
+
+    failure_cost: float = Field(default=0.004, ge=0)
+    objectives: tuple[ObjectiveName, ...] = Field(default=("throughput",), min_length=1)
 
 
 class CboSearcher(CandidateSearcher):
-    """Expected improvement over the best step time, times the probability of running."""
+    """Prior-guided Bayesian optimisation on the list of legal points."""
 
     name = "cbo"
     options_model = CboOptions
@@ -38,58 +50,107 @@ class CboSearcher(CandidateSearcher):
     def __init__(self, candidates: Sequence[Candidate], *, seed: int, **options: Any) -> None:
         super().__init__(candidates, seed=seed, **options)
         configs = [candidate.config for candidate in self._candidates]
-        self._kernel = KnobKernel(varying_knobs(configs), len(configs))
         if not configs:
             return
-        self._step_time = StepTimeModel(self._kernel, parts_prior(
-            [c.step_time_s for c in self._candidates],
-            [c.step_time_parts_s for c in self._candidates],
-        ))
-        memory = parts_prior(
-            [c.peak_memory_bytes for c in self._candidates],
-            [c.peak_memory_parts_bytes for c in self._candidates],
+        kernel = KnobKernel(varying_knobs(configs), len(configs))
+        time = parts_prior(
+            [candidate.step_time_s for candidate in self._candidates],
+            [candidate.step_time_parts_s for candidate in self._candidates],
         )
-        probabilities = np.array([c.probability_fits for c in self._candidates])
-        self._feasibility = FeasibilityModel(self._kernel, memory, probabilities)
+        memory = parts_prior(
+            [candidate.peak_memory_bytes for candidate in self._candidates],
+            [candidate.peak_memory_parts_bytes for candidate in self._candidates],
+        )
+        probabilities = np.array([candidate.probability_fits for candidate in self._candidates])
+        self._step_time = CalibratedModel(kernel, time)
+        self._peak = CalibratedModel(kernel, memory)
+        self._feasibility = FeasibilityModel(kernel, memory, probabilities)
+        self._log_devices = np.log([config.world_size for config in configs])
 
     def _choose(self, untried: list[int], count: int) -> Sequence[int]:
         self._feasibility.fit(self._history)
-        costs = {row: k.cost for row, k in self._history.measured.items() if k.cost is not None}
-        self._step_time.fit(costs)
-        lies = list(self._history.running)
-        chosen: list[int] = []
+        measured = self._history.measured
+        costs = {row: known.cost for row, known in measured.items() if known.cost is not None}
+        if "memory" in self._options.objectives:
+            peaks = {r: k.peak_memory_bytes for r, k in measured.items() if k.peak_memory_bytes}
+            self._peak.fit(peaks)
+        pending = self._history.running
         free = np.array(untried, dtype=np.intp)
-        for _ in range(count):
-            told = self._with_lies(costs, lies + chosen)
-            row = self._best(free[~np.isin(free, chosen)], told)
-            chosen.append(row)
+        chosen: list[int] = []
+        for position in range(count):
+            left = free[~np.isin(free, chosen)]
+            told = self._with_lies(costs, [*pending, *chosen])
+            chosen.append(self._best(left, told, position))
         return chosen
 
-    def _with_lies(self, costs: Mapping[int, float], rows: Sequence[int]) -> dict[int, float]:
-        if not rows:
-            return dict(costs)
+    def _with_lies(self, costs: dict[int, float], pending: list[int]) -> dict[int, float]:
+        """Fit to the measurements, and to what they predict for trials under way.
+
+        The lies narrow the belief around points that are being tried, so that parallel proposals
+        spread out (kriging believer, Ginsbourger et al. 2010).
+        """
         self._step_time.fit(costs)
-        mean, _ = self._step_time.predict(np.array(rows, dtype=np.intp))
-        told = {**costs, **{row: math.exp(value) for row, value in zip(rows, mean, strict=True)}}
-        self._step_time.fit(told)
+        if not pending:
+            return costs
+        mean, _ = self._step_time.predict(np.array(pending, dtype=np.intp))
+        lies = {row: math.exp(value) for row, value in zip(pending, mean, strict=True)}
+        told = {**costs, **lies}
+        if costs:
+            self._step_time.fit(told)
         return told
 
-    def _best(self, free: Rows, costs: Mapping[int, float]) -> int:
-        expected = self._step_time.mean()[free]
-        order = np.argsort(expected + 0.0, kind="stable")
-        probability = np.zeros(0)
-        short = free[order[: 3 * SHORTLIST]]
-        probability = self._feasibility.predict(short)
-        keep = np.flatnonzero(probability > 0.02)[:SHORTLIST]
-        if len(keep) == 0:
-            return int(short[np.argmax(probability)])
-        short, probability = short[keep], probability[keep]
-        mean, spread = self._step_time.predict(short)
-        if not costs: spread = np.full(len(mean), 0.05)
-        shortlist = Shortlist(short, mean, spread, probability**self._options.risk_aversion)
-        if not costs:
-            goal = float(mean.min()) + FIRST
-            return int(short[np.argmax(shortlist.log_improvement(goal))])
-        told = [(row, math.log(cost)) for row, cost in costs.items()]
+    def _best(self, free: Rows, told: dict[int, float], position: int) -> int:
+        """The most promising row of `free`."""
+        rows, probability = self._likely(free)
+        mean, spread = self._step_time.predict(rows)
+        costs = {row: math.log(cost) for row, cost in told.items()}
+        if len(self._options.objectives) > 1:
+            mean, spread, costs = self._compromise(rows, mean, spread, costs, position)
+        price = self._failure_price()
+        if not self._history.measured:
+            # Nothing is known of the level, which is common to all: only differences count.
+            likely = Shortlist(rows, mean, np.full(len(rows), 0.05), probability, price)
+            return int(rows[np.argmax(likely.log_improvement(float(mean.min()) + FIRST_GOAL))])
+        shortlist = Shortlist(rows, mean, spread, probability, price)
         seed = self._seed * 100_003 + len(self._history.known)
-        return propose_improvement(shortlist, told, num_rows=len(self._candidates), seed=seed)
+        told_costs = list(costs.items())
+        return propose_improvement(shortlist, told_costs, num_rows=len(self._candidates), seed=seed)
+
+    def _likely(self, free: Rows) -> tuple[Rows, Floats]:
+        """Of the fastest-looking rows those that may run; the likeliest one when none may."""
+        if "memory" in self._options.objectives:
+            rows = free[: 3 * SHORTLIST]
+        else:
+            expected = self._step_time.mean()[free]
+            rows = free[np.argsort(expected, kind="stable")[: 3 * SHORTLIST]]
+        probability = self._feasibility.predict(rows)
+        keep = np.flatnonzero(probability > MIN_PROBABILITY)[:SHORTLIST]
+        if len(keep) == 0:
+            probability = self._feasibility.predict(free)
+            rows, keep = free, np.array([probability.argmax()])
+        return rows[keep], probability[keep]
+
+    def _compromise(
+        self, rows: Rows, mean: Floats, spread: Floats, costs: dict[int, float], position: int
+    ) -> tuple[Floats, Floats, dict[int, float]]:
+        """Belief and results on a random scalarisation of the objectives (Knowles 2006, ParEGO)."""
+        names = self._options.objectives
+        entropy = [self._seed, len(self._history.known), position]
+        weights = draw_weights(len(names), np.random.default_rng(entropy))
+        every = np.concatenate([rows, np.array(list(costs), dtype=np.intp)])
+        peak, peak_spread = self._peak.predict(every)
+        time = np.r_[mean, np.array(list(costs.values()))]
+        columns = {"throughput": time, "memory": peak, "cost": time + self._log_devices[every]}
+        table = np.stack([columns[name] for name in names], axis=1)
+        scalarisation = Scalarisation.of(table, weights)
+        scalar = scalarisation.values(table)
+        widths = [peak_spread[: len(rows)] if name == "memory" else spread for name in names]
+        width = scalarisation.spread(np.stack(widths, axis=1))
+        told = dict(zip(costs, scalar[len(rows) :].tolist(), strict=True))
+        return scalar[: len(rows)], width, told
+
+    def _failure_price(self) -> float:
+        """What a failed trial costs now, in log step time."""
+        latest = [known for known in self._history.known.values() if not known.is_running][-10:]
+        failed = sum(not known.is_measured for known in latest)
+        return self._options.failure_cost * (1 + failed) ** 2

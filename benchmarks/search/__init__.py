@@ -1,0 +1,1 @@
+"""How many trials each searcher needs, on published tables, emulated machines and this one."""
