@@ -81,11 +81,13 @@ class Engine:
             if config.cp > 1
             else AttentionCore(model, device)
         )
+        num_tokens = self.core.num_local_tokens(training.sequence_length)
+        self.core.prepare(num_tokens, compute_dtype(config))
         self.stages = self._build_stages()
         self.units = list(dict.fromkeys(u for s in self.stages.values() for u in s.units))
-        self._tied_unit: ShardedUnit | None = None
-        self.tied_copy, self._tied_group = self._tie()
         self.runner = PipelineRunner(self._plan(), self.stages, self.groups, enter_phase)
+        self._tied_unit: ShardedUnit | None = None
+        self.tied_copy, self._tied_group = self._tie()  # last: see Communicator on order
         self.scaler = LossScaler(is_active=config.dtype == "fp16" and self.is_training)
         self.optimizer = (
             ShardedOptimizer(self.units, training, offloads=config.optimizer_offload)
@@ -237,7 +239,7 @@ class Engine:
     def _agree(self, loss: Tensor | None) -> StepCounts:
         """Sum over ranks what each counted; ranks that repeat another's work count nothing."""
         counts = torch.zeros(5, dtype=torch.float64)
-        if self.form.counts_tokens and self.core.counts_tokens:
+        if self.form.counts_passes and self.core.counts_tokens:
             counts[2] = sum(stage.num_layer_runs for stage in self.stages.values())
             counts[3] = self.runner.num_forward
             counts[4] = self.runner.num_backward

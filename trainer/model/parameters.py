@@ -11,6 +11,7 @@ making the whole, at the speed of a copy, and equal names give equal values unde
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -90,6 +91,13 @@ class GradientSink(Protocol):
 
     def accumulate_now(self, parameter: "ShardParameter", left: Tensor, right: Tensor) -> None:
         """Add `left.T @ right` now, deferral or not."""
+
+    def accumulate_result(self, parameter: "ShardParameter", compute: Callable[[], Tensor]) -> None:
+        """Add what `compute` returns, now or when weights' turn comes."""
+
+    @property
+    def is_deferring(self) -> bool:
+        """Whether weights' turn comes later."""
 
     def accumulate_rows(self, parameter: "ShardParameter", index: Tensor, rows: Tensor) -> None:
         """Add `rows[k]` to row `index[k]` of the gradient, for all k."""

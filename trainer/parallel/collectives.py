@@ -100,7 +100,7 @@ class Group:
 
     def all_reduce(self, x: Tensor, *, maximum: bool = False, is_async: bool = False) -> Pending:
         """Sum (or maximum) over the group, in place; `x` must be contiguous."""
-        if self.size == 1:
+        if self.size == 1 or not x.numel():
             return Done()
         operation = dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM
         with self._logged("all_reduce", x.numel() * x.element_size()) as name:
@@ -109,7 +109,7 @@ class Group:
 
     def all_gather(self, out: Tensor, x: Tensor, *, is_async: bool = False) -> Pending:
         """Concatenate every rank's flat `x` into flat `out`; `x` may be a slice of `out`."""
-        if self.size == 1:
+        if self.size == 1 or not x.numel():
             if out.data_ptr() != x.data_ptr():
                 out.copy_(x)
             return Done()
@@ -123,7 +123,7 @@ class Group:
         gloo's own reduce-scatter moves about a third of the bytes per second of its all-to-all
         (measured over loopback), so there the sum is done here after an all-to-all.
         """
-        if self.size == 1:
+        if self.size == 1 or not x.numel():
             out.copy_(x)
             return Done()
         with self._logged("reduce_scatter", x.numel() * x.element_size()) as name:
@@ -151,19 +151,23 @@ class Group:
             )
         return out
 
-    def broadcast(self, x: Tensor, source: int) -> None:
+    def broadcast(self, x: Tensor, source: int, *, is_async: bool = False) -> Pending:
         """Copy `x` of the group's rank number `source` to all, in place."""
-        if self.size == 1:
-            return
-        with self._logged("broadcast", x.numel() * x.element_size()):
-            dist.broadcast(x, group=self.process_group, group_src=source)
+        if self.size == 1 or not x.numel():
+            return Done()
+        with self._logged("broadcast", x.numel() * x.element_size()) as name:
+            work = dist.broadcast(x, group=self.process_group, group_src=source, async_op=is_async)
+        return LoggedWork(work, self.log, name)
 
-    def reduce(self, x: Tensor, destination: int) -> None:
-        """Sum `x` into the group's rank number `destination`, in place."""
-        if self.size == 1:
-            return
-        with self._logged("reduce", x.numel() * x.element_size()):
-            dist.reduce(x, group=self.process_group, group_dst=destination)
+    def reduce(self, x: Tensor, destination: int, *, is_async: bool = False) -> Pending:
+        """Sum `x` into the group's rank number `destination`; the others' `x` is lost."""
+        if self.size == 1 or not x.numel():
+            return Done()
+        with self._logged("reduce", x.numel() * x.element_size()) as name:
+            work = dist.reduce(
+                x, group=self.process_group, group_dst=destination, async_op=is_async
+            )
+        return LoggedWork(work, self.log, name)
 
 
 def _all_gather(out: Tensor, x: Tensor, group: Any, is_async: bool) -> Any:
@@ -184,8 +188,9 @@ def _reduce_scatter(out: Tensor, x: Tensor, group: Any, is_async: bool) -> Any:
 class Communicator:
     """All groups that this rank belongs to, made when first asked for.
 
-    Every member of a group must ask for its groups in the same order, as they do when all ranks run
-    the same construction code; only members take part, so other ranks need not ask.
+    Only members take part in making a group, but torch names a group after its ranks and the number
+    of groups that the process has: all members must have made equally many before. So groups that
+    only some ranks have come after those that all have.
     """
 
     def __init__(self, mesh: ParallelMesh, rank: int) -> None:

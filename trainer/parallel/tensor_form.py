@@ -91,6 +91,11 @@ class TensorForm(ABC):
         """Whether this rank is the one of its peers that counts the tokens it sees."""
         return True
 
+    @property
+    def counts_passes(self) -> bool:
+        """Whether this rank is the one of its peers that counts passes through layers."""
+        return self.counts_tokens
+
     def local_batch(self, ids_BT: Tensor) -> Tensor:
         """Part of a micro-batch's ids or targets that this rank works on; all, unless 2D."""
         return ids_BT

@@ -66,11 +66,11 @@ class VocabularyCrossEntropy(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         dx_ND = torch.empty_like(x_ND) if needs_gradient else None
         loss = x_ND.new_zeros((), dtype=torch.float32)
-        for start, stop in _blocks(x_ND.shape[0], weight):
+        for start, stop in token_blocks(x_ND.shape[0], weight):
             rows = slice(start, stop)
             logits = F.linear(x_ND[rows], weight)
             local = targets_N[rows] - first
-            losses, dlogits = _block_loss(logits, local, num_rows, group, scale, needs_gradient)
+            losses, dlogits = block_loss(logits, local, num_rows, group, scale, needs_gradient)
             loss += losses
             if dx_ND is not None and dlogits is not None:
                 torch.mm(dlogits, weight, out=dx_ND[rows])
@@ -86,14 +86,14 @@ class VocabularyCrossEntropy(torch.autograd.Function):
         return dx_ND, None, None, None, None, None, None, None
 
 
-def _blocks(num_tokens: int, weight: Tensor) -> list[tuple[int, int]]:
+def token_blocks(num_tokens: int, weight: Tensor) -> list[tuple[int, int]]:
     rows = max(64, _BLOCK_BYTES // (weight.shape[0] * 4))
     count = max(1, -(-num_tokens // rows))
     size = -(-num_tokens // count)
     return [(at, min(at + size, num_tokens)) for at in range(0, num_tokens, size)]
 
 
-def _block_loss(
+def block_loss(
     logits: Tensor, local_N: Tensor, num_rows: int, group: Group, scale: float, needs_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Loss of one block and the gradient of its logits (in the logits' own type and storage)."""

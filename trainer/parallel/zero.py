@@ -23,6 +23,8 @@ When a unit's gradient is complete, in the backward pass of its last micro-batch
 stages 2 and 3), its reduction starts at once and runs beside the rest of the backward pass.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,7 +73,7 @@ class ShardedUnit:
         self.expected_passes = 0
         self._remaining = 0
         self._is_finished = False
-        self._deferred: list[tuple[ShardParameter, Tensor, Tensor]] | None = None
+        self._deferred: list[Callable[[], None]] | None = None
         self._gradient: Tensor | None = None
         self._touched: set[str] = set()
         self._reduction: Pending = Done()
@@ -190,7 +192,19 @@ class ShardedUnit:
         if self._deferred is None:
             self.accumulate_now(parameter, left, right)
         else:
-            self._deferred.append((parameter, left, right))
+            self._deferred.append(partial(self.accumulate_now, parameter, left, right))
+
+    @property
+    def is_deferring(self) -> bool:
+        """Whether products of weights' gradients are being put off."""
+        return self._deferred is not None
+
+    def accumulate_result(self, parameter: ShardParameter, compute: Callable[[], Tensor]) -> None:
+        """Add what `compute` returns, or keep it to be called later while the unit defers."""
+        if self._deferred is None:
+            self.accumulate(parameter, compute())
+        else:
+            self._deferred.append(lambda: self.accumulate(parameter, compute()))
 
     def accumulate_now(self, parameter: ShardParameter, left: Tensor, right: Tensor) -> None:
         """Add `left.T @ right`."""
@@ -240,16 +254,16 @@ class ShardedUnit:
         """Keep the weights' gradients of the coming backward pass for later (action I)."""
         self._deferred = []
 
-    def take_deferred(self) -> list[tuple[ShardParameter, Tensor, Tensor]]:
+    def take_deferred(self) -> list[Callable[[], None]]:
         """End of deferral: hand out what was kept, for `run_deferred`."""
         kept, self._deferred = self._deferred or [], None
         return kept
 
     @torch.no_grad()
-    def run_deferred(self, kept: list[tuple[ShardParameter, Tensor, Tensor]]) -> None:
+    def run_deferred(self, kept: list[Callable[[], None]]) -> None:
         """Compute weights' gradients that were kept (action W), and count the pass as done."""
-        for parameter, left, right in kept:
-            self.accumulate_now(parameter, left, right)
+        for accumulate in kept:
+            accumulate()
         self._finish_pass()
 
     def post_backward(self) -> None:
