@@ -23,7 +23,7 @@ from search_spaces.cost_models.calibration import Calibration, calibrate_memory,
 SEED = 7
 BYTES_PER_GB = 2**30
 """The tables' memory readings are binary gigabytes."""
-SAFE_SHARE = 0.93
+SAFE_SHARE = 0.88
 """Share of a device's memory that a run can hold: the context and fragmentation take the rest."""
 SMALLEST_GROUP = 5
 """Fewer runs than this do not make a ranking."""

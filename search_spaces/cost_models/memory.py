@@ -21,6 +21,7 @@ from search_spaces.cost_models.points import (
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
     ZBV,
+    ZERO_BUBBLE,
     Column,
     Points,
 )
@@ -73,7 +74,8 @@ def in_flight(points: Points, rank: Column) -> Column:
     interleaved = (points.pp * (chunks - 1.0) + 2.0 * (waiting - 1.0) + 1.0) / chunks
     schedule = np.asarray(points.schedule)
     kept = np.where(schedule == INTERLEAVED, interleaved, waiting)
-    kept = np.where(schedule == ZBV, points.pp, kept)
+    kept = np.where(schedule == ZERO_BUBBLE, points.pp, kept)
+    kept = np.where(schedule == ZBV, (points.pp + 1.0 + rank) / 2.0, kept)
     kept = np.where(schedule == GPIPE, micro_batches, kept)
     return np.where(np.asarray(points.is_training) > 0, np.minimum(micro_batches, kept), 1.0)
 

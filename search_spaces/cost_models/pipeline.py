@@ -26,17 +26,23 @@ class PipelineTimes(NamedTuple):
 def _bubble_share(points: Points, layer: LayerTimes) -> Column:
     """Idle time of a schedule, as a share of what 1F1B idles.
 
-    Interleaving divides it by the chunks (2104.04473, section 2.2). Zero-bubble schedules fill
-    forward-and-backward gaps with weight gradients: H1 leaves `f + b - w` of `f + b + w`, and ZB-V
-    `f + b - 2 w` (2401.10241, table 1).
+    Interleaving divides it by the chunks (2104.04473, section 2.2). Zero-bubble schedules fill gaps
+    with weight gradients W, as far as the chains of forwards F and input gradients I leave any:
+    H1 idles `max(F + I - W, F, I)` per rank (2401.10241, table 1). ZB-V's form was read off replays
+    of its actions; fewer micro-batches than two a rank do not fill the V.
     """
     schedule = np.asarray(points.schedule)
-    total = np.maximum(layer.total_s, 1e-30)
-    weight = layer.weight_gradient_s / total
+    whole = np.maximum(layer.total_s, 1e-30)
+    forward, weight = layer.forward_s, layer.weight_gradient_s
+    inputs = layer.total_s - forward - weight
     interleaved = 1.0 / np.maximum(points.virtual_stages, 1.0)
     share = np.where(schedule == INTERLEAVED, interleaved, 1.0)
-    share = np.where(schedule == ZERO_BUBBLE, np.maximum(1.0 - 2.0 * weight, 0.0), share)
-    return np.where(schedule == ZBV, np.maximum(1.0 - 3.0 * weight, 0.0), share)
+    longest = np.maximum(np.maximum(forward, inputs), forward + inputs - weight)
+    share = np.where(schedule == ZERO_BUBBLE, longest / whole, share)
+    filled = np.maximum(np.maximum(forward, inputs), 2.0 * (inputs - weight))
+    few = np.maximum(2.0 * inputs, forward + inputs)
+    v_shaped = np.where(points.num_microbatches >= 2.0 * points.pp, filled, few)
+    return np.where(schedule == ZBV, 0.5 * v_shaped / whole, share)
 
 
 def pipeline_times(

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from search_spaces.cost_models.points import Column, Points
+from search_spaces.cost_models.points import ZBV, Array, Column, Points
 
 
 class StageLayers(NamedTuple):
@@ -16,22 +16,32 @@ class StageLayers(NamedTuple):
 
 
 def stage_layers(points: Points) -> StageLayers:
-    """Explicit stages where given, else an even split whose first stages take one layer more."""
+    """Explicit stages where given, else an even split whose middle stages take one layer more.
+
+    Equals `search_spaces.layers.stage_layer_counts`, summed over the virtual stages of a rank.
+    """
     stages = points.pp * points.virtual_stages
     base = np.floor(points.num_layers / stages)
     rest = points.num_layers - base * stages
-    chunks = points.virtual_stages
+    start = np.floor((stages - rest + 1.0) / 2.0)
+    v_shaped = np.asarray(points.schedule) == ZBV
 
-    def held(rank: Column) -> Column:
-        """Stages `rank`, `rank + pp`, ... of which the first `rest` are longer."""
-        longer = np.clip(np.ceil((rest - rank) / points.pp), 0.0, chunks)
-        return np.asarray(base * chunks + longer, dtype=np.float64)
+    def held(rank: Column) -> Array:
+        """Layers of a rank: of its stages, those in `start .. start + rest - 1` are longer."""
+        end = start + rest - 1.0
+        looped = np.floor((end - rank) / points.pp) - np.floor((start - 1.0 - rank) / points.pp)
+        turned = stages - 1.0 - rank
+        down, up = (start <= rank) & (rank <= end), (start <= turned) & (turned <= end)
+        longer = np.where(v_shaped, np.add(down, up, dtype=np.float64), looped)
+        return np.asarray(base * points.virtual_stages + longer, dtype=np.float64)
 
     is_single = np.asarray(points.pp) <= 1
     explicit = np.asarray(points.first_layers) >= 0
+    last_rank = points.pp - 1.0
+    inner = np.clip(np.where(v_shaped, start, np.mod(start, points.pp)), 1.0, last_rank - 1.0)
     first = np.where(explicit, points.first_layers, held(0.0))
-    middle = np.where(explicit, points.middle_layers, held(1.0))
-    last = np.where(explicit, points.last_layers, held(points.pp - 1.0))
+    middle = np.where(explicit, points.middle_layers, np.maximum(held(1.0), held(inner)))
+    last = np.where(explicit, points.last_layers, held(last_rank))
     return StageLayers(
         first,
         np.where(np.asarray(points.pp) > 2, middle, 0.0),
