@@ -5,9 +5,10 @@ from search_spaces.parallel_config import ParallelConfig
 from trainer.errors import UnsupportedConfigError
 from trainer.parallel.collectives import Communicator
 from trainer.parallel.tensor_1d import Tensor1D
+from trainer.parallel.tensor_2d import Tensor2D
 from trainer.parallel.tensor_form import TensorForm
 
-FORMS: dict[str, type[TensorForm]] = {"1d": Tensor1D}
+FORMS: dict[str, type[TensorForm]] = {"1d": Tensor1D, "2d": Tensor2D, "2.5d": Tensor2D}
 
 
 def make_form(model: ModelSpec, config: ParallelConfig, groups: Communicator) -> TensorForm:

@@ -87,6 +87,7 @@ class VocabularyCrossEntropy(torch.autograd.Function):
 
 
 def token_blocks(num_tokens: int, weight: Tensor) -> list[tuple[int, int]]:
+    """Even ranges of tokens whose logits fit a block of memory."""
     rows = max(64, _BLOCK_BYTES // (weight.shape[0] * 4))
     count = max(1, -(-num_tokens // rows))
     size = -(-num_tokens // count)
