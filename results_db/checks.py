@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, exists, func, not_, or_, select
+from sqlalchemy import Connection, Select, exists, func, not_, or_, select
 
 from results_db import outcome_rows
 from results_db.schema import (
@@ -103,7 +103,8 @@ def _laws() -> dict[str, Select[Any]]:
         .having(
             or_(func.max(trials.c.number) > studies.c.num_trials, func.min(trials.c.number) < 1)
         ),
-        "every configuration of a trial is on its study's list": trial.where(
+        "a configuration with a completed trial is on the leaderboard": trial.where(
+            trials.c.status == "completed",
             not_(
                 exists(
                     select(study_configs.c.config_id).where(
@@ -111,7 +112,7 @@ def _laws() -> dict[str, Select[Any]]:
                         study_configs.c.config_id == trials.c.config_id,
                     )
                 )
-            )
+            ),
         ),
         "an interval contains its median": select(
             study_configs.c.study_id, study_configs.c.config_id
@@ -119,13 +120,26 @@ def _laws() -> dict[str, Select[Any]]:
             or_(
                 study_configs.c.tokens_per_s_low > study_configs.c.tokens_per_s,
                 study_configs.c.tokens_per_s_high < study_configs.c.tokens_per_s,
-                and_(study_configs.c.tokens_per_s.is_(None) == (study_configs.c.num_completed > 0)),
+                study_configs.c.tokens_per_s.is_(None),
             )
         ),
+        "the first positions are marked": select(
+            study_configs.c.study_id, study_configs.c.config_id
+        ).where(study_configs.c.is_first != (study_configs.c.tokens_per_s_high >= _best_low())),
         "a prediction's bounds are in order": select(
             predictions.c.study_id, predictions.c.config_key
         ).where(predictions.c.step_time_low_s > predictions.c.step_time_high_s),
     }
+
+
+def _best_low() -> Any:
+    """The greatest lower end of an interval in the same study."""
+    other = study_configs.alias("other")
+    return (
+        select(func.max(other.c.tokens_per_s_low))
+        .where(other.c.study_id == study_configs.c.study_id)
+        .scalar_subquery()
+    )
 
 
 def _medians(connection: Connection) -> Iterator[Problem]:
@@ -148,7 +162,7 @@ def _medians(connection: Connection) -> Iterator[Problem]:
 
 def _agree(stored: Any, fresh: dict[str, Any] | None) -> bool:
     if fresh is None:
-        return bool(stored["num_completed"] == 0 and stored["tokens_per_s"] is None)
+        return False
     return all(_close(stored[name], value) for name, value in fresh.items())
 
 

@@ -177,7 +177,6 @@ def _is_among_best(count: int) -> ColumnElement[bool]:
         select(mine.c.config_id).where(
             mine.c.study_id == trials.c.study_id,
             mine.c.config_id == trials.c.config_id,
-            mine.c.tokens_per_s.is_not(None),
             faster < count,
         )
     )
@@ -194,6 +193,27 @@ def compact(store: Store) -> None:
             driver.autocommit = True
         cursor = driver.cursor()
         cursor.execute("VACUUM")
+        cursor.execute("ANALYZE")
+        cursor.close()
+    finally:
+        raw.invalidate()
+        raw.close()
+
+
+def analyze(store: Store) -> None:
+    """Write SQLite's log into its file and refresh the planner's statistics of a database."""
+    raw = store.database.engine.raw_connection()
+    try:
+        driver = raw.driver_connection
+        if driver is None:
+            return
+        cursor = driver.cursor()
+        if store.database.is_sqlite:
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            # a sample suffices: the indexes are regular, and a whole pass reads the whole file
+            cursor.execute("PRAGMA analysis_limit=1000")
+        else:
+            driver.autocommit = True
         cursor.execute("ANALYZE")
         cursor.close()
     finally:

@@ -36,7 +36,6 @@ from results_db.schema import (
     software_versions,
     steps,
     studies,
-    study_configs,
     study_tags,
     timeline,
     trial_tags,
@@ -99,8 +98,6 @@ class _StudyMerger:
             self._copy_details(target, mapping)
             changed |= {self.configs[row["config_id"]] for row in rows if row["id"] in mapping}
         self._copy_of_study(target, study_id)
-        pairs = [{"study_id": study_id, "config_id": key} for key in sorted(changed)]
-        insert_or_ignore(target, study_configs, pairs)
         outcome_rows.refresh_study_configs(target, study_id, sorted(changed))
         last = select(func.coalesce(func.max(trials.c.number), 0)).where(
             trials.c.study_id == study_id

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, and_, func, select, update
 
 from results_db import study_rows, trial_rows
-from results_db.bulk import insert_or_ignore, insert_rows, intern
+from results_db.bulk import insert_or_ignore, insert_or_replace, insert_rows, intern
 from results_db.errors import InvalidRecord
 from results_db.intervals import Interval, combine, throughput_interval
 from results_db.records import (
@@ -131,8 +131,6 @@ def add_finished(
     configs = trial_rows.config_ids(
         connection, {trial.config_key: trial.knobs for trial, _ in results}
     )
-    pairs = [{"study_id": study_id, "config_id": configs[key]} for key in sorted(configs)]
-    insert_or_ignore(connection, study_configs, pairs)
     now = datetime.now(UTC)
     rows = [
         (study_id, first + place, configs[trial.config_key],
@@ -303,16 +301,29 @@ def refresh_study_configs(
 
     The study's row is locked by the caller, so no other writer changes them in between.
     """
-    changes = [
-        {"at_study": study_id, "at_config": config_id, **values}
-        for config_id, values in medians(connection, study_id, config_ids).items()
+    found = medians(connection, study_id, config_ids)
+    rows = [
+        {"study_id": study_id, "config_id": config_id, **values}
+        for config_id, values in found.items()
     ]
-    if changes:
-        change = update(study_configs).where(
-            study_configs.c.study_id == bindparam("at_study"),
-            study_configs.c.config_id == bindparam("at_config"),
-        )
-        connection.execute(change, changes)
+    insert_or_replace(connection, study_configs, rows)
+    if rows:
+        _mark_first(connection, study_id)
+
+
+def _mark_first(connection: Connection, study_id: int) -> None:
+    """Mark the configurations of position 1: no other's interval lies wholly above theirs."""
+    mine = study_configs.c.study_id == study_id
+    best = connection.execute(select(func.max(study_configs.c.tokens_per_s_low)).where(mine))
+    leads = and_(mine, study_configs.c.tokens_per_s_high >= best.scalar_one())
+    now = set(connection.execute(select(study_configs.c.config_id).where(leads)).scalars())
+    marked = select(study_configs.c.config_id).where(mine, study_configs.c.is_first)
+    before = set(connection.execute(marked).scalars())
+    for config_ids, is_first in ((sorted(now - before), True), (sorted(before - now), False)):
+        for start in range(0, len(config_ids), _CHUNK):
+            chunk = study_configs.c.config_id.in_(config_ids[start : start + _CHUNK])
+            change = update(study_configs).where(mine, chunk).values(is_first=is_first)
+            connection.execute(change)
 
 
 def medians(
@@ -332,6 +343,7 @@ def medians(
             "step_time_s": median(row.step_time_s for row in rows),
             "peak_memory_bytes": max(row.peak_memory_bytes for row in rows),
             "mfu": median(shares) if shares else None,
+            "first_trial": min(row.number for row in rows),
         }
     return found
 
@@ -345,7 +357,11 @@ def _completed(
     found: dict[int, list[Any]] = defaultdict(list)
     for start in range(0, len(wanted), _CHUNK):
         query = (
-            select(trials.c.config_id, *(measurements.c[name] for name in columns))
+            select(
+                trials.c.config_id,
+                trials.c.number,
+                *(measurements.c[name] for name in columns),
+            )
             .join(measurements, measurements.c.trial_id == trials.c.id)
             .where(trials.c.study_id == study_id, trials.c.status == TrialStatus.COMPLETED.value)
             .where(trials.c.config_id.in_(wanted[start : start + _CHUNK]))

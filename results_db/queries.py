@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, Select, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from results_db import knobs, study_rows
 from results_db.engine import Database, parse_url
 from results_db.errors import InvalidQuery
-from results_db.records import TrialStatus
-from results_db.schema import parallel_configs, studies, study_configs, trials
+from results_db.schema import parallel_configs, studies, study_configs
 from results_db.store import Store
 from results_db.translation import translate
 
@@ -66,25 +65,16 @@ def best(store: Store, study: int | str) -> LeaderboardRow | None:
 
 
 def _ranked(study_id: int, limit: int | None) -> Select[Any]:
-    first_trial = (
-        select(func.min(trials.c.number))
-        .where(
-            trials.c.study_id == study_configs.c.study_id,
-            trials.c.config_id == study_configs.c.config_id,
-            trials.c.status == TrialStatus.COMPLETED.value,
-        )
-        .scalar_subquery()
-    )
     return (
         select(
             study_configs,
             parallel_configs,
             studies.c.name.label("study"),
-            first_trial.label("trial_number"),
+            study_configs.c.first_trial.label("trial_number"),
         )
         .join(parallel_configs, parallel_configs.c.id == study_configs.c.config_id)
         .join(studies, studies.c.id == study_configs.c.study_id)
-        .where(study_configs.c.study_id == study_id, study_configs.c.tokens_per_s.is_not(None))
+        .where(study_configs.c.study_id == study_id)
         .order_by(study_configs.c.tokens_per_s.desc(), study_configs.c.config_id)
         .limit(limit)
     )

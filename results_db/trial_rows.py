@@ -24,7 +24,6 @@ from results_db.schema import (
     parallel_configs,
     software_versions,
     studies,
-    study_configs,
     trials,
 )
 from results_db.values import join_nonfinite
@@ -106,7 +105,6 @@ def add(connection: Connection, trial: TrialRecord) -> tuple[int, int, datetime]
             f"{trial.repeat}, attempt {trial.attempt} already", "raise repeat or attempt",
         )  # fmt: skip
     row = {"study_id": trial.study_id, "config_id": config_id}
-    insert_or_ignore(connection, study_configs, [row])
     queued_at = trial.queued_at or datetime.now(UTC)
     values = row | trial_columns(trial, number, queued_at)
     added = connection.execute(insert(trials).returning(trials.c.id), values).scalar_one()

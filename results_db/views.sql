@@ -41,9 +41,7 @@ SELECT s.name AS study,
                           WHERE o.study_id = sc.study_id) AS share_of_best,
        sc.step_time_s, sc.mfu, sc.peak_memory_bytes,
        sc.num_completed AS num_trials,
-       (SELECT MIN(t.number) FROM trials t
-        WHERE t.study_id = sc.study_id AND t.config_id = sc.config_id
-          AND t.status = 'completed') AS trial,
+       sc.first_trial AS trial, sc.is_first,
        m.name AS model, m.num_parameters,
        cl.name AS cluster, cl.device_name, cl.num_nodes,
        s.sequence_length, s.global_batch_size,
@@ -56,15 +54,11 @@ FROM study_configs sc
 JOIN studies s ON s.id = sc.study_id
 JOIN models m ON m.id = s.model_id
 JOIN clusters cl ON cl.id = s.cluster_id
-JOIN parallel_configs c ON c.id = sc.config_id
-WHERE sc.tokens_per_s IS NOT NULL;
+JOIN parallel_configs c ON c.id = sc.config_id;
 
 -- The first position of every study, ties included.
 CREATE VIEW best_configs AS
-SELECT l.* FROM studies b
-JOIN leaderboard l ON l.study_id = b.id
-WHERE l.tokens_per_s_high >= (SELECT MAX(o.tokens_per_s_low) FROM study_configs o
-                              WHERE o.study_id = b.id);
+SELECT * FROM leaderboard WHERE is_first;
 
 -- Every trial on one line, whatever became of it.
 CREATE VIEW trial_summary AS
@@ -116,8 +110,7 @@ FROM (SELECT sc.*,
                  ORDER BY sc.tokens_per_s DESC, sc.peak_memory_bytes
                  RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW EXCLUDE GROUP
              ) AS least_memory_of_faster
-      FROM study_configs sc
-      WHERE sc.tokens_per_s IS NOT NULL) p
+      FROM study_configs sc) p
 JOIN studies s ON s.id = p.study_id
 JOIN models m ON m.id = s.model_id
 JOIN clusters cl ON cl.id = s.cluster_id
@@ -140,8 +133,7 @@ FROM (SELECT sc.study_id, k.knob, k.value, sc.tokens_per_s, sc.peak_memory_bytes
                                 ORDER BY sc.tokens_per_s) AS place,
              COUNT(*) OVER (PARTITION BY sc.study_id, k.knob, k.value) AS num
       FROM study_configs sc
-      JOIN config_knobs k ON k.config_id = sc.config_id
-      WHERE sc.tokens_per_s IS NOT NULL) r
+      JOIN config_knobs k ON k.config_id = sc.config_id) r
 JOIN studies s ON s.id = r.study_id
 JOIN models m ON m.id = s.model_id
 JOIN clusters cl ON cl.id = s.cluster_id
@@ -168,7 +160,10 @@ JOIN studies s ON s.id = p.study_id
 JOIN models m ON m.id = s.model_id
 JOIN clusters cl ON cl.id = s.cluster_id
 JOIN parallel_configs c ON c.config_key = p.config_key
-JOIN study_configs sc ON sc.study_id = p.study_id AND sc.config_id = c.id;
+LEFT JOIN study_configs sc ON sc.study_id = p.study_id AND sc.config_id = c.id
+WHERE EXISTS (SELECT 1 FROM trials t
+              WHERE t.study_id = p.study_id AND t.config_id = c.id
+                AND t.status NOT IN ('queued', 'running'));
 
 -- Why a configuration has no number: a rule kept it from running, or its trial gave none.
 CREATE VIEW why_not AS
@@ -186,8 +181,7 @@ JOIN parallel_configs c ON c.id = t.config_id
 LEFT JOIN failure_reports f ON f.trial_id = t.id AND f.position = 0
 WHERE t.status IN ('infeasible', 'failed', 'pruned', 'cancelled')
   AND NOT EXISTS (SELECT 1 FROM study_configs sc
-                  WHERE sc.study_id = t.study_id AND sc.config_id = t.config_id
-                    AND sc.num_completed > 0);
+                  WHERE sc.study_id = t.study_id AND sc.config_id = t.config_id);
 
 -- How the best of a study grew, trial by trial.
 CREATE VIEW history_of_best AS

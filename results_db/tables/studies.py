@@ -1,12 +1,14 @@
 """Studies and what is known of their points: inputs, provenance, medians, predictions."""
 
 from sqlalchemy import (
+    Boolean,
     Column,
     ForeignKey,
     Index,
     PrimaryKeyConstraint,
     Table,
     Text,
+    false,
     text,
 )
 
@@ -150,8 +152,23 @@ study_configs = Table(
     Column("step_time_s", Float64, comment="median over the completed trials"),
     Column("peak_memory_bytes", Int64, comment="largest over the completed trials"),
     Column("mfu", Float64, comment="median over the completed trials"),
+    Column("first_trial", Int64, comment="number of the first completed trial"),
+    Column(
+        "is_first",
+        Boolean,
+        nullable=False,
+        server_default=false(),
+        comment="whether the position is 1",
+    ),
     PrimaryKeyConstraint("study_id", "config_id"),
+    Index(
+        "ix_study_configs_first",
+        "study_id",
+        sqlite_where=text("is_first"),
+        postgresql_where=text("is_first"),
+    ),
     Index(None, "study_id", "tokens_per_s"),
     Index(None, "study_id", "tokens_per_s_low"),
+    Index(None, "study_id", "tokens_per_s_high"),
     sqlite_with_rowid=False,
 )

@@ -144,43 +144,17 @@ CREATE TABLE public.study_configs (
     tokens_per_s_high double precision,
     step_time_s double precision,
     peak_memory_bytes bigint,
-    mfu double precision
+    mfu double precision,
+    first_trial bigint,
+    is_first boolean DEFAULT false NOT NULL
 );
 COMMENT ON COLUMN public.study_configs.tokens_per_s IS 'median over the completed trials';
 COMMENT ON COLUMN public.study_configs.tokens_per_s_low IS 'interval of that median';
 COMMENT ON COLUMN public.study_configs.step_time_s IS 'median over the completed trials';
 COMMENT ON COLUMN public.study_configs.peak_memory_bytes IS 'largest over the completed trials';
 COMMENT ON COLUMN public.study_configs.mfu IS 'median over the completed trials';
-CREATE TABLE public.trials (
-    id bigint NOT NULL,
-    study_id bigint NOT NULL,
-    number bigint NOT NULL,
-    config_id bigint NOT NULL,
-    status text NOT NULL,
-    purpose text NOT NULL,
-    repeat bigint NOT NULL,
-    attempt bigint NOT NULL,
-    seed bigint NOT NULL,
-    warmup_steps bigint NOT NULL,
-    measured_steps bigint NOT NULL,
-    source text NOT NULL,
-    queued_at timestamp with time zone NOT NULL,
-    started_at timestamp with time zone,
-    finished_at timestamp with time zone,
-    wall_s double precision,
-    num_requeues integer DEFAULT 0 NOT NULL,
-    folder text,
-    lease_host text,
-    lease_pid bigint,
-    lease_process_started_at timestamp with time zone,
-    lease_heartbeat_at timestamp with time zone,
-    CONSTRAINT ck_trials_purpose_known CHECK ((purpose = ANY (ARRAY['search'::text, 'baseline'::text, 'confirm'::text, 'drift'::text]))),
-    CONSTRAINT ck_trials_status_known CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'pruned'::text, 'infeasible'::text, 'failed'::text, 'cancelled'::text])))
-);
-COMMENT ON COLUMN public.trials.number IS '1, 2, 3 ... within the study';
-COMMENT ON COLUMN public.trials.source IS 'what proposed it';
-COMMENT ON COLUMN public.trials.wall_s IS 'start to end';
-COMMENT ON COLUMN public.trials.lease_host IS 'who runs it, while it runs';
+COMMENT ON COLUMN public.study_configs.first_trial IS 'number of the first completed trial';
+COMMENT ON COLUMN public.study_configs.is_first IS 'whether the position is 1';
 CREATE VIEW public.leaderboard AS
  SELECT s.name AS study,
     (1 + ( SELECT count(*) AS count
@@ -197,9 +171,8 @@ CREATE VIEW public.leaderboard AS
     sc.mfu,
     sc.peak_memory_bytes,
     sc.num_completed AS num_trials,
-    ( SELECT min(t.number) AS min
-           FROM public.trials t
-          WHERE ((t.study_id = sc.study_id) AND (t.config_id = sc.config_id) AND (t.status = 'completed'::text))) AS trial,
+    sc.first_trial AS trial,
+    sc.is_first,
     m.name AS model,
     m.num_parameters,
     cl.name AS cluster,
@@ -235,57 +208,54 @@ CREATE VIEW public.leaderboard AS
      JOIN public.studies s ON ((s.id = sc.study_id)))
      JOIN public.models m ON ((m.id = s.model_id)))
      JOIN public.clusters cl ON ((cl.id = s.cluster_id)))
-     JOIN public.parallel_configs c ON ((c.id = sc.config_id)))
-  WHERE (sc.tokens_per_s IS NOT NULL);
+     JOIN public.parallel_configs c ON ((c.id = sc.config_id)));
 CREATE VIEW public.best_configs AS
- SELECT l.study,
-    l."position",
-    l.config,
-    l.tokens_per_s,
-    l.tokens_per_s_low,
-    l.tokens_per_s_high,
-    l.share_of_best,
-    l.step_time_s,
-    l.mfu,
-    l.peak_memory_bytes,
-    l.num_trials,
-    l.trial,
-    l.model,
-    l.num_parameters,
-    l.cluster,
-    l.device_name,
-    l.num_nodes,
-    l.sequence_length,
-    l.global_batch_size,
-    l.world_size,
-    l.dp,
-    l.tp,
-    l.tp_layout,
-    l.tp_depth,
-    l.sequence_parallel,
-    l.cp,
-    l.ep,
-    l.pp,
-    l.virtual_stages,
-    l.pipeline_schedule,
-    l.stage_layers,
-    l.micro_batch_size,
-    l.zero_stage,
-    l.zero_shard_degree,
-    l.recompute,
-    l.recompute_layers,
-    l.dtype,
-    l.reduce_dtype,
-    l.compile,
-    l.optimizer_offload,
-    l.config_key,
-    l.study_id,
-    l.config_id
-   FROM (public.studies b
-     JOIN public.leaderboard l ON ((l.study_id = b.id)))
-  WHERE (l.tokens_per_s_high >= ( SELECT max(o.tokens_per_s_low) AS max
-           FROM public.study_configs o
-          WHERE (o.study_id = b.id)));
+ SELECT leaderboard.study,
+    leaderboard."position",
+    leaderboard.config,
+    leaderboard.tokens_per_s,
+    leaderboard.tokens_per_s_low,
+    leaderboard.tokens_per_s_high,
+    leaderboard.share_of_best,
+    leaderboard.step_time_s,
+    leaderboard.mfu,
+    leaderboard.peak_memory_bytes,
+    leaderboard.num_trials,
+    leaderboard.trial,
+    leaderboard.is_first,
+    leaderboard.model,
+    leaderboard.num_parameters,
+    leaderboard.cluster,
+    leaderboard.device_name,
+    leaderboard.num_nodes,
+    leaderboard.sequence_length,
+    leaderboard.global_batch_size,
+    leaderboard.world_size,
+    leaderboard.dp,
+    leaderboard.tp,
+    leaderboard.tp_layout,
+    leaderboard.tp_depth,
+    leaderboard.sequence_parallel,
+    leaderboard.cp,
+    leaderboard.ep,
+    leaderboard.pp,
+    leaderboard.virtual_stages,
+    leaderboard.pipeline_schedule,
+    leaderboard.stage_layers,
+    leaderboard.micro_batch_size,
+    leaderboard.zero_stage,
+    leaderboard.zero_shard_degree,
+    leaderboard.recompute,
+    leaderboard.recompute_layers,
+    leaderboard.dtype,
+    leaderboard.reduce_dtype,
+    leaderboard.compile,
+    leaderboard.optimizer_offload,
+    leaderboard.config_key,
+    leaderboard.study_id,
+    leaderboard.config_id
+   FROM public.leaderboard
+  WHERE leaderboard.is_first;
 CREATE TABLE public.breakdowns (
     trial_id bigint NOT NULL,
     rank integer NOT NULL,
@@ -434,6 +404,36 @@ CREATE TABLE public.failure_reports (
     peak_memory_bytes bigint
 );
 COMMENT ON COLUMN public.failure_reports."position" IS '0 is the cause, later ones followed';
+CREATE TABLE public.trials (
+    id bigint NOT NULL,
+    study_id bigint NOT NULL,
+    number bigint NOT NULL,
+    config_id bigint NOT NULL,
+    status text NOT NULL,
+    purpose text NOT NULL,
+    repeat bigint NOT NULL,
+    attempt bigint NOT NULL,
+    seed bigint NOT NULL,
+    warmup_steps bigint NOT NULL,
+    measured_steps bigint NOT NULL,
+    source text NOT NULL,
+    queued_at timestamp with time zone NOT NULL,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    wall_s double precision,
+    num_requeues integer DEFAULT 0 NOT NULL,
+    folder text,
+    lease_host text,
+    lease_pid bigint,
+    lease_process_started_at timestamp with time zone,
+    lease_heartbeat_at timestamp with time zone,
+    CONSTRAINT ck_trials_purpose_known CHECK ((purpose = ANY (ARRAY['search'::text, 'baseline'::text, 'confirm'::text, 'drift'::text]))),
+    CONSTRAINT ck_trials_status_known CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'pruned'::text, 'infeasible'::text, 'failed'::text, 'cancelled'::text])))
+);
+COMMENT ON COLUMN public.trials.number IS '1, 2, 3 ... within the study';
+COMMENT ON COLUMN public.trials.source IS 'what proposed it';
+COMMENT ON COLUMN public.trials.wall_s IS 'start to end';
+COMMENT ON COLUMN public.trials.lease_host IS 'who runs it, while it runs';
 CREATE VIEW public.failures AS
  SELECT s.name AS study,
     t.number AS trial,
@@ -546,8 +546,7 @@ CREATE VIEW public.knob_effects AS
             row_number() OVER (PARTITION BY sc.study_id, k.knob, k.value ORDER BY sc.tokens_per_s) AS place,
             count(*) OVER (PARTITION BY sc.study_id, k.knob, k.value) AS num
            FROM (public.study_configs sc
-             JOIN public.config_knobs k ON ((k.config_id = sc.config_id)))
-          WHERE (sc.tokens_per_s IS NOT NULL)) r
+             JOIN public.config_knobs k ON ((k.config_id = sc.config_id)))) r
      JOIN public.studies s ON ((s.id = r.study_id)))
      JOIN public.models m ON ((m.id = s.model_id)))
      JOIN public.clusters cl ON ((cl.id = s.cluster_id)))
@@ -603,9 +602,10 @@ CREATE VIEW public.pareto AS
             sc.step_time_s,
             sc.peak_memory_bytes,
             sc.mfu,
+            sc.first_trial,
+            sc.is_first,
             min(sc.peak_memory_bytes) OVER (PARTITION BY sc.study_id ORDER BY sc.tokens_per_s DESC, sc.peak_memory_bytes RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW EXCLUDE GROUP) AS least_memory_of_faster
-           FROM public.study_configs sc
-          WHERE (sc.tokens_per_s IS NOT NULL)) p
+           FROM public.study_configs sc) p
      JOIN public.studies s ON ((s.id = p.study_id)))
      JOIN public.models m ON ((m.id = s.model_id)))
      JOIN public.clusters cl ON ((cl.id = s.cluster_id)))
@@ -651,7 +651,10 @@ CREATE VIEW public.predicted_vs_measured AS
      JOIN public.models m ON ((m.id = s.model_id)))
      JOIN public.clusters cl ON ((cl.id = s.cluster_id)))
      JOIN public.parallel_configs c ON ((c.config_key = p.config_key)))
-     JOIN public.study_configs sc ON (((sc.study_id = p.study_id) AND (sc.config_id = c.id))));
+     LEFT JOIN public.study_configs sc ON (((sc.study_id = p.study_id) AND (sc.config_id = c.id))))
+  WHERE (EXISTS ( SELECT 1
+           FROM public.trials t
+          WHERE ((t.study_id = p.study_id) AND (t.config_id = c.id) AND (t.status <> ALL (ARRAY['queued'::text, 'running'::text])))));
 CREATE TABLE public.provenance (
     study_id bigint NOT NULL,
     topic text NOT NULL,
@@ -898,7 +901,7 @@ UNION ALL
      LEFT JOIN public.failure_reports f ON (((f.trial_id = t.id) AND (f."position" = 0))))
   WHERE ((t.status = ANY (ARRAY['infeasible'::text, 'failed'::text, 'pruned'::text, 'cancelled'::text])) AND (NOT (EXISTS ( SELECT 1
            FROM public.study_configs sc
-          WHERE ((sc.study_id = t.study_id) AND (sc.config_id = t.config_id) AND (sc.num_completed > 0))))));
+          WHERE ((sc.study_id = t.study_id) AND (sc.config_id = t.config_id))))));
 ALTER TABLE ONLY public.clusters ALTER COLUMN id SET DEFAULT nextval('public.clusters_id_seq'::regclass);
 ALTER TABLE ONLY public.models ALTER COLUMN id SET DEFAULT nextval('public.models_id_seq'::regclass);
 ALTER TABLE ONLY public.notes ALTER COLUMN id SET DEFAULT nextval('public.notes_id_seq'::regclass);
@@ -1019,14 +1022,12 @@ INSERT INTO public.steps VALUES (4, 1, true, 0.8, 8, NULL, 4096);
 INSERT INTO public.steps VALUES (4, 2, false, 0.8, 7, NULL, 4096);
 INSERT INTO public.steps VALUES (4, 3, false, 0.8, 6, NULL, 4096);
 INSERT INTO public.steps VALUES (4, 4, false, 0.8, 5, NULL, 4096);
-INSERT INTO public.studies VALUES (1, '7ff6e778-0de9-4716-b9e4-b601c22657a0', 'golden', 'running', 'tokens_per_s', 'maximize', 'cbo', 'local', 0, NULL, 12, 1, 1, 128, 32, 'fp32', NULL, NULL, NULL, '{"dtype": "fp32", "global_batch_size": 32, "sequence_length": 128}', '[model]
+INSERT INTO public.studies VALUES (1, '09454b62-4722-497a-935e-16f596c3858b', 'golden', 'running', 'tokens_per_s', 'maximize', 'cbo', 'local', 0, NULL, 12, 1, 1, 128, 32, 'fp32', NULL, NULL, NULL, '{"dtype": "fp32", "global_batch_size": 32, "sequence_length": 128}', '[model]
 name = ''tiny''
 ', 'c0ffee', '2026-01-02 03:04:05.678901+00', NULL, 6, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.study_configs VALUES (1, 1, 1, 6826.666666666667, 6705.111059664025, 6952.7109624029345, 0.6, 3221225472, 0.41);
-INSERT INTO public.study_configs VALUES (1, 2, 2, 6656, 4950.797855033017, 8361.202144966983, 0.65, 3221225472, 0.41);
-INSERT INTO public.study_configs VALUES (1, 3, 1, 5851.428571428572, 5747.238051140594, 5959.4665392025145, 0.7, 3221225472, 0.41);
-INSERT INTO public.study_configs VALUES (1, 4, 0, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.study_configs VALUES (1, 5, 0, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.study_configs VALUES (1, 3, 1, 5851.428571428572, 5747.238051140594, 5959.4665392025145, 0.7, 3221225472, 0.41, 3, false);
+INSERT INTO public.study_configs VALUES (1, 1, 1, 6826.666666666667, 6705.111059664025, 6952.7109624029345, 0.6, 3221225472, 0.41, 2, true);
+INSERT INTO public.study_configs VALUES (1, 2, 2, 6656, 4950.797855033017, 8361.202144966983, 0.65, 3221225472, 0.41, 1, true);
 INSERT INTO public.timeline VALUES (1, 0, 0, 'F', 0, 0, 0, 0.1);
 INSERT INTO public.timeline VALUES (1, 0, 1, 'B', 0, 0, 0.1, 0.3);
 INSERT INTO public.timeline VALUES (1, 1, 0, 'F', 0, 1, 0, 0.1);
@@ -1047,8 +1048,8 @@ INSERT INTO public.trials VALUES (1, 1, 1, 2, 'completed', 'search', 0, 1, 0, 0,
 INSERT INTO public.trials VALUES (2, 1, 2, 1, 'completed', 'search', 0, 1, 0, 0, 3, 'cbo', '2026-01-02 03:04:06.678901+00', '2026-01-02 03:04:07.678901+00', '2026-01-02 03:04:08.678901+00', 1, 0, NULL, NULL, NULL, NULL, NULL);
 INSERT INTO public.trials VALUES (3, 1, 3, 3, 'completed', 'search', 0, 1, 0, 0, 3, 'cbo', '2026-01-02 03:04:07.678901+00', '2026-01-02 03:04:08.678901+00', '2026-01-02 03:04:09.678901+00', 1, 0, NULL, NULL, NULL, NULL, NULL);
 INSERT INTO public.trials VALUES (4, 1, 4, 2, 'completed', 'search', 1, 1, 0, 0, 3, 'cbo', '2026-01-02 03:04:08.678901+00', '2026-01-02 03:04:09.678901+00', '2026-01-02 03:04:10.678901+00', 1, 0, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.trials VALUES (5, 1, 5, 4, 'infeasible', 'search', 0, 1, 0, 0, 0, '', '2026-12-01 05:20:30.649857+00', '2026-12-01 05:20:30.661956+00', '2026-12-01 05:20:30.668481+00', 0.006525, 0, 'trials/5', 'node0', 7, '2026-01-02 03:04:05.678901+00', '2026-12-01 05:20:30.657497+00');
-INSERT INTO public.trials VALUES (6, 1, 6, 5, 'queued', 'search', 0, 1, 0, 0, 0, '', '2026-12-01 05:20:30.732294+00', NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.trials VALUES (5, 1, 5, 4, 'infeasible', 'search', 0, 1, 0, 0, 0, '', '2026-12-01 05:34:51.005762+00', '2026-12-01 05:34:51.010291+00', '2026-12-01 05:34:51.013959+00', 0.003668, 0, 'trials/5', 'node0', 7, '2026-01-02 03:04:05.678901+00', '2026-12-01 05:34:51.009738+00');
+INSERT INTO public.trials VALUES (6, 1, 6, 5, 'queued', 'search', 0, 1, 0, 0, 0, '', '2026-12-01 05:34:51.039359+00', NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL);
 INSERT INTO public.untried_points VALUES (1, 6, 'devices', '4 > 2');
 SELECT pg_catalog.setval('public.clusters_id_seq', 1, true);
 SELECT pg_catalog.setval('public.models_id_seq', 1, true);
@@ -1126,7 +1127,9 @@ CREATE INDEX ix_notes_trial_id ON public.notes USING btree (trial_id);
 CREATE INDEX ix_studies_cluster_id ON public.studies USING btree (cluster_id);
 CREATE INDEX ix_studies_model_id ON public.studies USING btree (model_id);
 CREATE INDEX ix_study_configs_config_id ON public.study_configs USING btree (config_id);
+CREATE INDEX ix_study_configs_first ON public.study_configs USING btree (study_id) WHERE is_first;
 CREATE INDEX ix_study_configs_study_id_tokens_per_s ON public.study_configs USING btree (study_id, tokens_per_s);
+CREATE INDEX ix_study_configs_study_id_tokens_per_s_high ON public.study_configs USING btree (study_id, tokens_per_s_high);
 CREATE INDEX ix_study_configs_study_id_tokens_per_s_low ON public.study_configs USING btree (study_id, tokens_per_s_low);
 CREATE INDEX ix_trials_config_id ON public.trials USING btree (config_id);
 CREATE INDEX ix_trials_open ON public.trials USING btree (study_id, status) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text]));
