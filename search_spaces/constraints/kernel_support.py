@@ -29,6 +29,12 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         "the kernel runs tp_layout 1d alone",
     ),
     Unsupported(
+        "kernel_compiled_split_backward",
+        ("compile", "pipeline_schedule"),
+        lambda config, _: config.compile and config.pipeline_schedule in ("zero_bubble", "zbv"),
+        "compiled layers compute both gradients at once, so a split backward pass gains nothing",
+    ),
+    Unsupported(
         "kernel_mesh_experts",
         ("tp_layout",),
         lambda config, setting: config.tp_layout != "1d" and setting.model.num_experts > 0,

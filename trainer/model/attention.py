@@ -6,6 +6,8 @@
 B micro-batch, T tokens, H query heads, K KV heads, E head_dim.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -46,9 +48,13 @@ class AttentionCore:
     def rotate(self, x_BHTE: Tensor, num_tokens: int) -> Tensor:
         """Rotary positions (arXiv 2104.09864) in Hugging Face's half-split order."""
         cos_TE, sin_TE = self._rotary_table(num_tokens, x_BHTE.dtype)
-        half = x_BHTE.shape[-1] // 2
-        turned = torch.cat([-x_BHTE[..., half:], x_BHTE[..., :half]], -1)
-        return torch.addcmul(x_BHTE * cos_TE, turned, sin_TE)
+        rotated: Tensor = Rotation.apply(x_BHTE, cos_TE, sin_TE)
+        return rotated
+
+    def prepare(self, num_local_tokens: int, dtype: torch.dtype) -> None:
+        """Make what depends on positions alone, before any compiler looks at this object."""
+        if self.model.family != "gpt2":
+            self._rotary_table(num_local_tokens, dtype)
 
     def _rotary_table(self, num_tokens: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         key = (num_tokens, dtype)
@@ -60,6 +66,32 @@ class AttentionCore:
             angles = torch.cat([angles, angles], -1)
             self._tables[key] = (angles.cos().to(dtype), angles.sin().to(dtype))
         return self._tables[key]
+
+
+class Rotation(torch.autograd.Function):
+    """Turn pairs (j, j + E/2) by the angles of a table; its gradient turns back.
+
+    Nothing but the table is kept for the backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_BHTE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:  # noqa: D102
+        ctx.save_for_backward(cos_TE, sin_TE)
+        return turn(x_BHTE, cos_TE, sin_TE, 1.0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
+        cos_TE, sin_TE = ctx.saved_tensors
+        return turn(grad, cos_TE, sin_TE, -1.0), None, None
+
+
+def turn(x_BHTE: Tensor, cos_TE: Tensor, sin_TE: Tensor, direction: float) -> Tensor:
+    """`x cos + direction * (-x2, x1) sin` in three passes."""
+    half = x_BHTE.shape[-1] // 2
+    out = x_BHTE * cos_TE
+    out[..., :half].addcmul_(x_BHTE[..., half:], sin_TE[..., :half], value=-direction)
+    out[..., half:].addcmul_(x_BHTE[..., :half], sin_TE[..., half:], value=direction)
+    return out
 
 
 def expand_heads(kv_BKTE: Tensor, q_BHTE: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from search_spaces.model_spec import ModelSpec
 from trainer.model.attention import AttentionCore
 from trainer.model.moe import MixtureOfExperts
 from trainer.model.parameters import ROW_BIAS, ShardParameter
-from trainer.model.recompute import recomputed
+from trainer.model.recompute import forgetting, recomputed
 from trainer.parallel.expert import TokenDispatcher
 from trainer.parallel.tensor_form import TensorForm
 
@@ -43,14 +43,13 @@ class Attention:
     def _core(self, qkv_BTF: Tensor) -> Tensor:
         batch, tokens, _ = qkv_BTF.shape
         heads, kv_heads = self.form.num_local_heads, self.form.num_local_kv_heads
-        q, k, v = (
-            part.unflatten(-1, (-1, self.model.head_dim)).transpose(1, 2)
-            for part in qkv_BTF.split(
-                [n * self.model.head_dim for n in (heads, kv_heads, kv_heads)], -1
-            )
-        )
-        if self.model.family != "gpt2":
-            q, k = self.core.rotate(q, tokens), self.core.rotate(k, tokens)
+        # strided views: a copy to head-major order gains the attention kernel less than it costs
+        heads_BHTE = qkv_BTF.unflatten(-1, (-1, self.model.head_dim)).transpose(1, 2)
+        if self.model.family == "gpt2":
+            q, k, v = heads_BHTE.split([heads, kv_heads, kv_heads], 1)
+        else:
+            rotated, v = heads_BHTE.split([heads + kv_heads, kv_heads], 1)
+            q, k = self.core.rotate(rotated, tokens).split([heads, kv_heads], 1)
         return self.core.attend(q, k, v).transpose(1, 2).reshape(batch, tokens, -1)
 
 
@@ -71,8 +70,15 @@ class FeedForward:
     def __call__(self, x_BTD: Tensor) -> Tensor:
         """Residual layout in and out."""
         up_BTF = self.form.column_linear(x_BTD, self.up_weight, self.up_bias)
-        run = recomputed if self.recomputes_activation else _call
-        return self.form.row_linear(run(self._activation, up_BTF), self.down_weight, self.down_bias)
+        if not self.recomputes_activation:
+            return self._down(self._activation(up_BTF))
+        hidden_BTF = recomputed(self._activation, up_BTF)
+        kept = up_BTF.detach()
+        with forgetting(hidden_BTF, lambda: self._activation(kept)):
+            return self._down(hidden_BTF)
+
+    def _down(self, hidden_BTF: Tensor) -> Tensor:
+        return self.form.row_linear(hidden_BTF, self.down_weight, self.down_bias)
 
     def _activation(self, up_BTF: Tensor) -> Tensor:
         if not self.is_gated:

@@ -10,6 +10,8 @@ Under grouped-query attention with fewer KV heads than ranks each KV head is hel
 and its gradient is summed over them. A vocabulary that does not divide is padded with zero rows.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -42,6 +44,10 @@ class Tensor1D(TensorForm):
         self.group = groups.group("tp")
         self.sequence_parallel = config.sequence_parallel and self.group.size > 1
         self.uses_plain_autograd = config.compile
+        # the compiler cannot follow logged collectives; its graphs end before and begin after them
+        self._apply: Callable[[type[torch.autograd.Function], Tensor], Tensor] = (
+            torch.compiler.disable(self._communicate) if config.compile else self._communicate
+        )
         self._check()
         self._kv_group = self._make_kv_group(groups)
 
@@ -174,16 +180,16 @@ class Tensor1D(TensorForm):
         """Gather the tokens (sequence parallel), or pass on; the gradient is summed over ranks."""
         if self.group.size == 1:
             return x_BTD
-        function = GatherTokens if self.sequence_parallel else SumGradient
-        result: Tensor = function.apply(x_BTD, self.group)
-        return result
+        return self._apply(GatherTokens if self.sequence_parallel else SumGradient, x_BTD)
 
     def leave(self, x_BTD: Tensor) -> Tensor:
         """Sum over ranks, to whole tokens or (sequence parallel) to this rank's shard."""
         if self.group.size == 1:
             return x_BTD
-        function = ScatterTokens if self.sequence_parallel else SumValue
-        result: Tensor = function.apply(x_BTD, self.group)
+        return self._apply(ScatterTokens if self.sequence_parallel else SumValue, x_BTD)
+
+    def _communicate(self, function: type[torch.autograd.Function], x: Tensor) -> Tensor:
+        result: Tensor = function.apply(x, self.group)
         return result
 
     def cross_entropy(self, x_BTD: Tensor, weight: ShardParameter, inputs: LossInputs) -> Tensor:
