@@ -57,9 +57,10 @@ def check(store: Store) -> list[Problem]:
 def _integrity(connection: Connection) -> Iterator[Problem]:
     if connection.dialect.name != "sqlite":
         return
-    for row in connection.exec_driver_sql("PRAGMA integrity_check(5)"):
-        if row[0] != "ok":
-            yield Problem("the file is intact", str(row[0]))
+    verdicts = [row[0] for row in connection.exec_driver_sql("PRAGMA integrity_check(5)")]
+    if verdicts != ["ok"]:
+        yield from (Problem("the file is intact", str(verdict)) for verdict in verdicts)
+        return  # the next check would stumble over the damage
     for row in connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(5):
         yield Problem("references lead somewhere", f"table {row[0]}, row {row[1]}")
 
