@@ -61,7 +61,7 @@ class AnalyticCostModel:
         self.training = training
         self.cluster = cluster
         self.hardware = hardware_of(cluster)
-        self.prior = constants or Constants()
+        self.prior: Constants = constants or Constants()
         self.calibration = calibration or Calibration(constants=self.prior)
 
     @property

@@ -31,7 +31,9 @@ def data_parallel_s(
     is_whole = np.asarray(points.pp) <= 1
     share = np.where(is_whole, constants.data_exposed, constants.stage_exposed)
     share = np.where(stage >= 1, constants.scatter_exposed, share)
-    exposed = np.maximum(share * reduce, reduce - window)
+    # gradients that stay sharded (stage 2) are scattered after every micro-batch
+    times = np.where(stage >= 2, points.num_microbatches, 1.0)
+    exposed = times * np.maximum(share * reduce, reduce - window)
     stepwise = exposed + np.where(stage >= 1, gather, 0.0)
     stepwise = np.where(size > 1, stepwise, 0.0) + _tied_s(points, hardware, constants)
     training = np.asarray(points.is_training)
