@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from trainer.contract import FailureKind, Phase
@@ -17,7 +16,7 @@ from tuner.testing.fake_trainer import ENTRY, FakeBehaviour
 from tuner.testing.fault_matrix import FAULTS, KILLS, Fault, names
 from tuner.testing.jobs import misbehave, tiny_job
 from tuner.testing.launcher_contract import long_job, wait_for, wait_for_steps
-from tuner.testing.processes import descendants, left_after, rank_processes
+from tuner.testing.processes import descendants, find_victim, left_after, rank_processes
 
 DOCS = Path(__file__).parents[2] / "docs" / "fault_matrix.md"
 
@@ -70,8 +69,7 @@ def test_a_dead_fork_server_fails_its_trials_and_is_replaced(
     misbehave(tmp_path / "hit", FakeBehaviour(mode="leave_child", rank=0, step=0))
     handle = launcher.submit(long_job(), tmp_path / "hit")
     wait_for_steps(handle, 2)
-    server = psutil.Process(rank_processes(tmp_path / "hit")[0].ppid())
-    server.kill()
+    find_victim(kill.victim, tmp_path / "hit").kill()
     output = wait_for(handle, 5.0)
     assert output.failures[0].failure is kill.failure
     assert kill.message in output.failures[0].message

@@ -19,9 +19,10 @@ from trainer.contract import FailureKind
 from tuner.errors import LauncherError
 from tuner.launchers.ray_launcher import RayLauncher
 from tuner.testing.fake_trainer import ENTRY, FakeBehaviour
+from tuner.testing.fault_matrix import KILLS, Kill
 from tuner.testing.jobs import misbehave, tiny_job
 from tuner.testing.launcher_contract import long_job, wait_for, wait_for_steps
-from tuner.testing.processes import descendants, left_after, rank_processes, wait_until
+from tuner.testing.processes import descendants, find_victim, left_after, rank_processes
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -42,58 +43,19 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayLauncher]:
     assert ray_folders() <= before
 
 
-def ancestor(folder: Path, name: str) -> psutil.Process:
-    """The process above a trial's ranks whose command line holds `name`."""
-    wait_until(lambda: bool(rank_processes(folder)), 10.0)
-    for parent in rank_processes(folder)[0].parents():
-        if name in " ".join(parent.cmdline()):
-            return parent
-    raise AssertionError(f"no {name} above the ranks")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("fork_server", "forked from died"), ("NodeAgent", "agent on its node died")],
-)
-def test_killing_what_ranks_hang_on_fails_that_trial_alone(
-    launcher: RayLauncher, tmp_path: Path, name: str, message: str
+@pytest.mark.parametrize("kill", KILLS, ids=lambda kill: kill.name)
+def test_killing_a_part_fails_the_trial_and_the_next_one_runs(
+    launcher: RayLauncher, tmp_path: Path, kill: Kill
 ) -> None:
     handle = launcher.submit(long_job(), tmp_path / "hit")
     wait_for_steps(handle, 1)
     ranks = rank_processes(tmp_path / "hit")
-    ancestor(tmp_path / "hit", name).kill()
-    output = wait_for(handle, 20.0)
+    find_victim(kill.victim, tmp_path / "hit").kill()
+    output = wait_for(handle, 30.0)
     assert output.result is None
-    assert output.failures[0].failure is FailureKind.LAUNCH
-    assert message in output.failures[0].message
-    assert not left_after(ranks, 5.0)
-    assert wait_for(launcher.submit(tiny_job(), tmp_path / "next")).result is not None
-
-
-@pytest.mark.parametrize("name", ["gcs_server", "raylet"])
-def test_killing_rays_own_processes_is_survived(
-    launcher: RayLauncher, tmp_path: Path, name: str
-) -> None:
-    handle = launcher.submit(long_job(), tmp_path / "hit")
-    wait_for_steps(handle, 1)
-    ranks = rank_processes(tmp_path / "hit")
-    next(process for process in descendants() if process.name() == name).kill()
-    output = wait_for(handle, 30.0)
-    assert output.failures[0].failure in (FailureKind.LAUNCH, FailureKind.PREEMPTED)
+    assert output.failures[0].failure is kill.failure
+    assert kill.message in output.failures[0].message
     assert not left_after(ranks, 10.0)
-    assert wait_for(launcher.submit(tiny_job(), tmp_path / "next")).result is not None
-
-
-def test_killing_the_process_that_speaks_to_ray_is_survived(
-    launcher: RayLauncher, tmp_path: Path
-) -> None:
-    handle = launcher.submit(long_job(), tmp_path / "hit")
-    wait_for_steps(handle, 1)
-    old = descendants()
-    next(process for process in old if "ray_driver" in " ".join(process.cmdline())).kill()
-    output = wait_for(handle, 30.0)
-    assert output.failures[0].failure is FailureKind.LAUNCH
-    assert not left_after(old, 15.0)
     assert wait_for(launcher.submit(tiny_job(), tmp_path / "next")).result is not None
 
 

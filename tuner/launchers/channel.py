@@ -14,10 +14,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
+
+import psutil
 
 import tuner
 
@@ -153,13 +156,23 @@ class Channel:
             self._socket = None
         if self._process is not None:
             _wait_unreaped(self._process.pid, timeout_s)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            kill_session(self._process.pid)
             self._process.wait()
             self._process = None
         if self._errors is not None:
             self._errors.close()
             self._errors = None
+
+
+def kill_session(leader: int) -> None:
+    """Kill all processes of a session but the caller.
+
+    Ray's workers leave the process group that they were born in, but not the session.
+    """
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == leader and pid != os.getpid():
+                os.kill(pid, signal.SIGKILL)
 
 
 def _wait_unreaped(pid: int, timeout_s: float) -> None:
@@ -179,10 +192,11 @@ class ChannelServer:
         self.socket = socket.socket(fileno=descriptor)
         self.socket.set_inheritable(False)
         self._input = b""
+        self._sending = threading.Lock()
 
     def send(self, event: str, **fields: Any) -> None:
         """Send an event; a parent that is gone is seen by `receive`."""
-        with contextlib.suppress(OSError):
+        with self._sending, contextlib.suppress(OSError):
             self.socket.sendall(json.dumps({"event": event, **fields}).encode() + b"\n")
 
     def receive(self, timeout_s: float) -> list[dict[str, Any]] | None:

@@ -15,12 +15,15 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.launchers.channel import ChannelServer
+import psutil
+
+from tuner.launchers.channel import ChannelServer, kill_session
 from tuner.launchers.ray_cluster import (
     NODES_REFRESH_S,
     RESOURCES,
@@ -34,6 +37,8 @@ from tuner.launchers.supervision import Cause
 
 _BUSY_POLL_S = 0.005
 _IDLE_POLL_S = 0.2
+_HEADS = ("gcs_server", "raylet")
+_HEAD_LOOK_S = 0.25
 _UNSOUND = (Cause.NODE_LOST, Cause.AGENT_LOST, Cause.NEVER_PLACED)
 
 
@@ -114,9 +119,6 @@ class Driver:
         if time.monotonic() - self._looked_s < NODES_REFRESH_S:
             return
         self._looked_s = time.monotonic()
-        if not _is_head_alive():
-            self._channel.send("lost", message="Ray's head process died")
-            os._exit(1)  # a shutdown would wait for it; the controller kills our process group
         self._groups.drop_old()
         self._tell_nodes()
 
@@ -131,28 +133,27 @@ class Driver:
         self._cluster.close()
 
 
-def _children() -> Iterator[Any]:
-    import psutil
+def _watch_head(channel: ChannelServer, is_closing: threading.Event) -> None:
+    """End this process when Ray's head, a child of it, dies: calls to Ray would hang for a minute.
 
-    yield from psutil.Process().children()
+    A shutdown would wait as well. The controller kills what is left of our session.
+    """
+    heads = [child for child in psutil.Process().children() if child.name() in _HEADS]
 
+    def watch() -> None:
+        while not is_closing.wait(_HEAD_LOOK_S):
+            if not all(map(_is_alive, heads)) and not is_closing.is_set():
+                channel.send("lost", message="Ray's head process died")
+                os._exit(1)
 
-def _is_head_alive() -> bool:
-    """Whether the head that we started is there; one of others tells by failing calls."""
-    if not _HEAD_PIDS:
-        return True
-    import psutil
-
-    for pid in _HEAD_PIDS:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return False
-        except psutil.NoSuchProcess:
-            return False
-    return True
+    threading.Thread(target=watch, daemon=True).start()
 
 
-_HEAD_PIDS: list[int] = []
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def main(arguments: list[str]) -> None:
@@ -161,23 +162,18 @@ def main(arguments: list[str]) -> None:
     options = DriverOptions.model_validate_json(arguments[1])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     driver = Driver(channel, options)
+    is_closing = threading.Event()
     try:
         if driver.open():
-            _HEAD_PIDS.extend(
-                child.pid for child in _children() if child.name() in ("gcs_server", "raylet")
-            )
+            _watch_head(channel, is_closing)
             driver.serve()
     finally:
+        is_closing.set()
         driver.close()
         if options.address is None:
+            if os.getsid(0) == os.getpid():  # some of Ray's processes outlive it by a minute
+                kill_session(os.getpid())
             shutil.rmtree(Path(options.temp_folder), ignore_errors=True)
-            _kill_own_group()
-
-
-def _kill_own_group() -> None:
-    """End what is left of Ray's processes, ourselves last: some outlive a shutdown by a minute."""
-    if os.getpgid(0) == os.getpid():
-        os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

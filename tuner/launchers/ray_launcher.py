@@ -4,6 +4,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -35,6 +36,9 @@ _RAY_ENVIRONMENT = {
     "RAY_DEDUP_LOGS": "0",
 }
 _LOCAL_CLUSTER = {
+    # On a busy machine Ray's processes take longer to start than it waits for them by default.
+    "RAY_raylet_start_wait_time_s": "180",
+    "RAY_agent_register_timeout_ms": "180000",
     # Ray's only switch that keeps a node at 127.0.0.1, so that every port listens there alone.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
@@ -187,7 +191,7 @@ class RayLauncher:
             self._channel.close(_STOP_TIMEOUT_S)
             self._channel = None
         if self._temp_folder is not None:
-            shutil.rmtree(self._temp_folder, ignore_errors=True)
+            _remove(Path(self._temp_folder))
             self._temp_folder = None
         running, self._running = list(self._running.values()), {}
         for handle in running:
@@ -317,6 +321,14 @@ class RayLauncher:
         self.close()
         for handle in running:
             handle.finish([NodeResult(cause=Cause.AGENT_LOST, message=message)])
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder that dying processes may still write to."""
+    deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+    while folder.exists() and time.monotonic() < deadline_s:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.01)
 
 
 def _sweep_stale_folders() -> None:

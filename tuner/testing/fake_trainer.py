@@ -35,6 +35,8 @@ from trainer.contract import (
 )
 
 FAKE_FILE = "fake.json"
+FAULT_TIME_FILE = "fault.time"
+"""Holds the Unix time at which the fault struck."""
 ENTRY = "tuner.testing.fake_trainer:run_rank"
 
 
@@ -84,6 +86,7 @@ class _Rank:
     def enter(self, phase: Phase) -> None:
         self.phase = phase
         if self.is_hit(phase):
+            (self.folder / FAULT_TIME_FILE).write_text(str(time.time()))
             action = MODES[self.behaviour.mode]
             action(self)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from tuner.testing.fault_matrix import Victim
+
 
 def descendants(pid: int | None = None) -> list[psutil.Process]:
     """All living processes under `pid`, this process by default."""
@@ -52,3 +54,30 @@ def rank_processes(folder: Path) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
             found.append(psutil.Process(pid))
     return found
+
+
+_PROGRAMS = {
+    "ray driver": "tuner.launchers.ray_driver",
+    "ray head": "gcs_server",
+    "raylet": "raylet",
+}
+
+
+def find_victim(victim: Victim, folder: Path) -> psutil.Process:
+    """The process that a `Kill` of the fault matrix is about, above the ranks of a running trial.
+
+    Raises:
+        LookupError: There is none: the launcher has no such part.
+    """
+    wait_until(lambda: bool(rank_processes(folder)), 10.0)
+    parents = rank_processes(folder)[0].parents()
+    if victim == "fork server":
+        return parents[0]
+    if victim == "agent":
+        return parents[1]
+    for process in descendants():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            program = _PROGRAMS[victim]
+            if process.name() == program or program in process.cmdline():
+                return process
+    raise LookupError(f"no {victim} is running")
