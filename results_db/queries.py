@@ -44,7 +44,7 @@ class LeaderboardRow:
 
 
 def leaderboard(store: Store, study: int | str, limit: int | None = None) -> list[LeaderboardRow]:
-    """Configurations of a study, fastest first; all of them or the first `limit`.
+    """Configurations of a study by position, then by speed; all, or the `limit` fastest.
 
     Raises:
         NotFound: there is no such study.
@@ -55,7 +55,9 @@ def leaderboard(store: Store, study: int | str, limit: int | None = None) -> lis
         if not rows:
             return []
         lows = _lows_above(connection, study_id, min(row["tokens_per_s_high"] for row in rows))
-    return [_leaderboard_row(row, lows) for row in rows]
+    board = [_leaderboard_row(row, lows) for row in rows]
+    # a noisy configuration may tie with faster ones than the steady ones above it do
+    return sorted(board, key=lambda row: (row.position, -row.tokens_per_s))
 
 
 def best(store: Store, study: int | str) -> LeaderboardRow | None:

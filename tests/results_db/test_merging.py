@@ -57,7 +57,7 @@ def test_a_merge_brings_everything_once(new_url, fill_sample, tmp_path):
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     shared=st.integers(0, 4), left=st.integers(0, 3), right=st.integers(0, 3),
