@@ -22,11 +22,8 @@ _CLI_KEYS: Mapping[str, str] = {
     "name": "name",
     "model": "model.source",
     "devices": "cluster.devices",
-    "cluster": "cluster.preset",
     "max_trials": "search.max_trials",
-    "max_time_s": "search.max_time_s",
     "searcher": "search.searcher",
-    "seed": "search.seed",
     "launcher": "launcher.name",
     "store": "store.url",
 }
