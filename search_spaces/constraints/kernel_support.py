@@ -23,10 +23,10 @@ class Unsupported:
 
 UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported(
-        "kernel_tp_layout",
-        ("tp_layout",),
-        lambda config, _: config.tp_layout != "1d",
-        "the kernel runs tp_layout 1d alone",
+        "kernel_compiled_mesh",
+        ("compile", "tp_layout"),
+        lambda config, _: config.compile and config.tp_layout != "1d",
+        "a compiled layer cannot hold the panels' collectives, so tp_layout 1d alone compiles",
     ),
     Unsupported(
         "kernel_compiled_split_backward",

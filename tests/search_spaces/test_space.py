@@ -276,7 +276,7 @@ def test_impossible_domains_name_the_legal_ones(domains: dict[str, Any], match: 
     ("domains", "sequence_length", "match"),
     [
         (
-            {"tp": [3]},
+            {"tp": [3], "tp_layout": ["1d"]},
             64,
             r"tp 3 does not divide the 4 attention heads \(legal .*tp 1, 2 or 4",
         ),

@@ -2,8 +2,9 @@
 
 First every value of every knob, in the smallest configuration that the rules allow; then every
 schedule with every ZeRO stage under tensor, pipeline and data parallelism at once; then products
-that together contain every legal pair of values of two knobs (a greedy covering array). A new value
-of a knob thus enters the list by itself. Whether a combination is legal is asked of the space. What
+that together contain every legal pair of values of two knobs (a greedy covering array), and every
+legal value of the other knobs with each mesh of the 2D and 2.5D layouts. A new value of a knob thus
+enters the list by itself. Whether a combination is legal is asked of the space. What
 computes in low precision is there a second time in fp32, where the bound is tight.
 """
 
@@ -22,9 +23,7 @@ from search_spaces.space import SearchSpace
 from search_spaces.training_spec import TrainingSpec
 
 MAX_RANKS = 8
-TRAINING = TrainingSpec(
-    sequence_length=16, global_batch_size=8, optimizer="sgd", learning_rate=0.1
-)
+TRAINING = TrainingSpec(sequence_length=16, global_batch_size=8, optimizer="sgd", learning_rate=0.1)
 _SHAPE: dict[str, Any] = {
     "num_layers": 8, "hidden_size": 32, "num_heads": 4, "head_dim": 8, "ffn_size": 64,
     "vocab_size": 101, "max_positions": 32,
@@ -42,12 +41,30 @@ MODELS: dict[str, ModelSpec] = {
         experts_per_token=2, **_SHAPE,
     ),
 }  # fmt: skip
+# nine ranks make a mesh of side 3, which divides neither the models nor the batch above
+_BY_THREE: dict[str, Any] = {
+    **_SHAPE, "num_layers": 2, "hidden_size": 48, "num_heads": 6, "ffn_size": 96,
+}  # fmt: skip
+MESH_MODELS: dict[str, ModelSpec] = {
+    "gpt2-by-3": ModelSpec(
+        name="oracle-gpt2-by-3", family="gpt2", num_kv_heads=6, tied_embeddings=True, **_BY_THREE
+    ),
+    "llama-by-3": ModelSpec(
+        name="oracle-llama-by-3", family="llama", num_kv_heads=3, qkv_bias=True, **_BY_THREE
+    ),
+}
+MESH_TRAINING = TRAINING.model_copy(update={"global_batch_size": 6})
 _NUMBERS: dict[str, tuple[Any, ...]] = {
     "dp": (1, 2, 4), "tp": (1, 2, 4, 8), "tp_depth": (1, 2), "cp": (1, 2), "ep": (1, 2),
     "pp": (1, 2, 4), "virtual_stages": (1, 2), "micro_batch_size": (1, 2),
     "zero_stage": (0, 1, 2, 3), "zero_shard_degree": (0, 2), "recompute_layers": (None, 1),
     "stage_layers": (None, (5, 3), (3, 2, 2, 1)),
 }  # fmt: skip
+# knobs that are legal together alone, so that chance would hardly draw them
+_MESHES: tuple[dict[str, Any], ...] = (
+    {"tp_layout": "2d", "tp": 4, "micro_batch_size": 2},
+    {"tp_layout": "2.5d", "tp": 8, "tp_depth": 2, "micro_batch_size": 4},
+)
 _SLOW_KNOBS = ("compile",)  # compiled by its own product alone: minutes of compilation otherwise
 _NUM_TRIES = 60
 
@@ -64,6 +81,16 @@ class Product:
         """Family and changed knobs, as `--only` takes them."""
         knobs = self.config.canonical()
         return ",".join([f"family={self.family}", *(f"{k}={_text(v)}" for k, v in knobs.items())])
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model of the family."""
+        return (MODELS | MESH_MODELS)[self.family]
+
+    @property
+    def training(self) -> TrainingSpec:
+        """The recipe of the family."""
+        return MESH_TRAINING if self.family in MESH_MODELS else TRAINING
 
 
 def _text(value: Any) -> str:
@@ -95,10 +122,21 @@ def all_products() -> tuple[Product, ...]:
     """The whole list, always the same."""
     found = dict.fromkeys([*_singles(), *_cubes()])
     found.update(dict.fromkeys(_pairwise(list(found))))
+    for mesh in _MESHES:
+        found.update(dict.fromkeys(_with_mesh(mesh)))
     twins = [
         Product(p.family, p.config.with_knobs(dtype="fp32", reduce_dtype="fp32")) for p in found
     ]
-    return tuple(found | dict.fromkeys(twins))
+    return tuple(found | dict.fromkeys([*twins, *nine_rank_products()]))
+
+
+def nine_rank_products() -> list[Product]:
+    """The 2D layout on a mesh of side 3, more ranks than the rest of the list has."""
+    mesh = ParallelConfig(tp=9, tp_layout="2d", micro_batch_size=3)
+    return [
+        Product("gpt2-by-3", mesh),
+        Product("llama-by-3", mesh.with_knobs(recompute="full")),
+    ]
 
 
 def quick_products(count: int = 8) -> list[Product]:
@@ -127,8 +165,8 @@ def parse_product(text: str) -> Product:
             raise ValueError(f"unknown knob {name!r}; known: family, {', '.join(KNOBS)}")
         knobs[name] = _parse_value(value)
     family = knobs.pop("family", "mixtral" if knobs.get("ep", 1) > 1 else "gpt2")
-    if family not in MODELS:
-        raise ValueError(f"unknown family {family!r}; one of {', '.join(MODELS)}")
+    if family not in MODELS | MESH_MODELS:
+        raise ValueError(f"unknown family {family!r}; one of {', '.join([*MODELS, *MESH_MODELS])}")
     return Product(family, ParallelConfig(**knobs))
 
 
@@ -183,6 +221,22 @@ def _pairwise(found: list[Product]) -> Iterator[Product]:
         if legal:
             best = max(legal, key=lambda product: len(_pairs(product) & pairs))
             pairs -= _pairs(best)
+            yield best
+
+
+def _with_mesh(mesh: dict[str, Any]) -> Iterator[Product]:
+    """Products on one mesh until every value of the other knobs that is legal there is covered."""
+    rng = random.Random(2)
+    free = [k for k in ("family", *KNOBS) if k not in mesh and k not in _SLOW_KNOBS]
+    wanted = {(knob, value) for knob in free for value in _values(knob)}
+    for knob, value in sorted(wanted, key=str):
+        if (knob, value) not in wanted:
+            continue
+        tries = [_random(rng, {**mesh, knob: value}, spread=0.3) for _ in range(10 * _NUM_TRIES)]
+        legal = [product for product in tries if product is not None]
+        if legal:
+            best = max(legal, key=lambda product: len(_settings(product) & wanted))
+            wanted -= _settings(best)
             yield best
 
 

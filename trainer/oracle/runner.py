@@ -13,7 +13,7 @@ from typing import Any
 
 from search_spaces.model_spec import ModelSpec
 from search_spaces.training_spec import TrainingSpec
-from trainer.oracle.products import MODELS, TRAINING, Product
+from trainer.oracle.products import Product
 from trainer.oracle.rank import check_rank, compute_reference
 
 # relative bounds of loss, gradients and weights after three SGD steps, by the coarsest type used
@@ -53,7 +53,7 @@ def bound_of(product: Product) -> float:
     does, which changes those experts' gradients by more than rounding.
     """
     bound = max(BOUNDS[product.config.dtype], BOUNDS[product.config.reduce_dtype])
-    is_routed = MODELS[product.family].num_experts > 0 and product.config.dtype != "fp32"
+    is_routed = product.model.num_experts > 0 and product.config.dtype != "fp32"
     return _ROUTED_BOUND if is_routed else bound
 
 
@@ -64,10 +64,10 @@ class OracleRunner:
         self._folder, self._timeout_s = folder, timeout_s
         self._context = _warm_context()
 
-    def check(self, product: Product, training: TrainingSpec = TRAINING) -> Verdict:
+    def check(self, product: Product, training: TrainingSpec | None = None) -> Verdict:
         """Run one product on real ranks and compare every rank's part with the reference."""
         start = time.monotonic()
-        model = MODELS[product.family]
+        model, training = product.model, training or product.training
         reference = self._reference(model, training)
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             texts = (model, training, product.config)
