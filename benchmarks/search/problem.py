@@ -70,7 +70,7 @@ def run(problem: Problem, make: SearcherFactory, seed: int, num_trials: int) -> 
             break
         row = rows[proposed[0]]
         factor = float(np.exp(problem.run_noise * noise.standard_normal()))
-        told.append(_observe(problem, row, factor))
+        told.append(observe(problem, row, factor))
         best = min(best, float(problem.step_time_s[row]))
         regret.append(best / problem.best_s - 1)
         failed.append(told[-1].state is not ObservationState.COMPLETED)
@@ -79,7 +79,8 @@ def run(problem: Problem, make: SearcherFactory, seed: int, num_trials: int) -> 
     return Trace(tuple(regret), tuple(failed), len(problem.candidates))
 
 
-def _observe(problem: Problem, row: int, factor: float) -> Observation:
+def observe(problem: Problem, row: int, factor: float) -> Observation:
+    """What a trial of `row` tells, its step time multiplied by `factor`."""
     config = problem.candidates[row].config
     time = float(problem.step_time_s[row])
     if not np.isfinite(time):

@@ -10,6 +10,7 @@ from search_spaces.parallel_config import ParallelConfig
 from tuner.errors import ConfigError
 from tuner.ports import Candidate, Observation
 from tuner.searchers.history import History
+from tuner.searchers.threads import single_threaded
 
 
 class SearcherOptions(BaseModel):
@@ -52,7 +53,9 @@ class CandidateSearcher(ABC):
         count = min(count, len(untried))
         if count <= 0:
             return []
-        return [self._candidates[row].config for row in self._choose(untried, count)]
+        with single_threaded():
+            rows = self._choose(untried, count)
+        return [self._candidates[row].config for row in rows]
 
     @abstractmethod
     def _choose(self, untried: list[int], count: int) -> Sequence[int]:

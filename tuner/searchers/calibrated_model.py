@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from tuner.searchers.kernels import KnobKernel, Rows
 from tuner.searchers.knobs import Floats
 from tuner.searchers.parts import PartsPrior
 
-MAX_TRAINING_ROWS = 160
+MAX_TRAINING_ROWS = 128
 _MIXES = ((0.6, 0.25, 0.15), (0.25, 0.35, 0.4), (0.1, 0.2, 0.7))
 """Shares of main effects, pairs and local similarity in the process."""
 
@@ -80,7 +81,7 @@ class CalibratedModel:
         knows_level = self._prior.is_informative or not rows
         self._level = 0.0 if knows_level else float(np.median(log_costs))
         self._rows = np.array(rows, dtype=np.intp)
-        self._columns = self._kernel.columns(rows)
+        self._block = self._kernel.block(self._rows, self._rows)
         self._log_weights = self._best_weights(log_costs)
         self._shares = self._prior.shares(self._log_weights)
         base = self._prior.log_sum(self._log_weights) - self._shares @ self._log_weights
@@ -123,8 +124,8 @@ class CalibratedModel:
         log_weights = np.zeros(count)
         if not self._prior.is_informative or not len(log_costs):
             return log_weights
-        noise = self._process(Scales(0.0, 0.05, _MIXES[1], 0.02, 0.0))
-        precision = np.linalg.inv(noise)
+        middle = Scales(0.0, 0.05, _MIXES[1], 0.02, 0.0)
+        precision = np.linalg.inv(self._process(middle, self._mixed(middle.mix)))
         parts = PartsPrior(self._prior.parts[self._rows])
         for _ in range(4):
             shares = parts.shares(log_weights)
@@ -134,14 +135,15 @@ class CalibratedModel:
             log_weights = np.clip(step, -2.5, 2.5)
         return log_weights
 
-    def _process(self, scales: Scales) -> Floats:
+    def _mixed(self, mix: tuple[float, float, float]) -> Floats:
+        """Correlation of the process among the training rows, (n, n)."""
+        return np.asarray(np.tensordot(np.array(mix), self._block, axes=1))
+
+    def _process(self, scales: Scales, mixed: Floats) -> Floats:
         """Training covariance without the weights' part, (n, n)."""
-        blocks = self._columns[:, :, self._rows].astype(float)
-        mixed = np.einsum("c,cij->ij", np.array(scales.mix), blocks)
-        count = len(self._rows)
-        return np.asarray(
-            scales.process**2 * mixed + self._offset_sd**2 + scales.noise**2 * np.eye(count)
-        )
+        covariance = scales.process**2 * mixed + self._offset_sd**2
+        covariance[np.diag_indices_from(covariance)] += scales.noise**2
+        return np.asarray(covariance)
 
     def _weigh(self) -> list[_Hypothesis]:
         """The most likely hypotheses, with normalised weights."""
@@ -153,12 +155,17 @@ class CalibratedModel:
             ]
         shares = self._shares[self._rows]
         linear = shares @ shares.T
+        mixed = {mix: self._mixed(mix) for mix in _MIXES}
         covariances = np.stack(
-            [self._process(scales) + scales.weights**2 * linear for scales in self._grid]
+            [
+                self._process(scales, mixed[scales.mix]) + scales.weights**2 * linear
+                for scales in self._grid
+            ]
         )
         factors = np.linalg.cholesky(covariances)
-        residual = np.broadcast_to(self._residual[:, None], (len(self._grid), count, 1))
-        alphas = np.linalg.solve(factors, residual)[..., 0]
+        alphas = np.stack(
+            [solve_triangular(factor, self._residual, lower=True) for factor in factors]
+        )
         log_determinants = np.log(np.einsum("hii->hi", factors)).sum(axis=1)
         evidence = -0.5 * (alphas**2).sum(axis=1) - log_determinants
         evidence = evidence + np.array([scales.log_prior for scales in self._grid])
@@ -170,7 +177,7 @@ class CalibratedModel:
             _Hypothesis(
                 self._grid[index],
                 float(weight),
-                np.linalg.solve(factors[index], identity),
+                solve_triangular(factors[index], identity, lower=True),
                 alphas[index],
             )
             for index, weight in zip(chosen, weights, strict=True)
@@ -187,16 +194,15 @@ class CalibratedModel:
             return np.zeros(len(self._base))
         gain = hypothesis.root.T @ hypothesis.alpha
         scales = hypothesis.scales
-        correction = np.full(len(self._base), self._offset_sd**2 * gain.sum())
-        for share, block in zip(scales.mix, self._columns, strict=True):
-            correction += scales.process**2 * share * (gain.astype(np.float32) @ block)
+        spread = scales.process**2 * np.array(scales.mix)
+        correction = self._kernel.combine(self._rows, spread[:, None] * gain)
+        correction += self._offset_sd**2 * gain.sum()
         weights = scales.weights**2 * (gain @ self._shares[self._rows])
         return np.asarray(correction + self._shares @ weights)
 
     def _covariance(self, scales: Scales, rows: Rows) -> Floats:
         """Of training rows with `rows`: (training, rows)."""
-        blocks = self._columns[:, :, rows]
-        mixed = np.einsum("c,cij->ij", np.array(scales.mix, dtype=np.float32), blocks)
+        mixed = np.tensordot(np.array(scales.mix), self._kernel.block(self._rows, rows), axes=1)
         linear = self._shares[self._rows] @ self._shares[rows].T
         return np.asarray(
             scales.process**2 * mixed + self._offset_sd**2 + scales.weights**2 * linear

@@ -61,12 +61,11 @@ class LatentProcess:
         mix: tuple[float, float, float],
     ) -> None:
         self._kernel, self._mean, self._linear = kernel, mean, linear
-        self._scale, self._offset, self._mix = scale, offset, np.array(mix, dtype=np.float32)
+        self._scale, self._offset, self._mix = scale, offset, np.array(mix)
 
     def fit(self, evidence: Sequence[Evidence]) -> None:
         """Condition on `evidence`, at most one item a row."""
         self._rows = np.array([item.row for item in evidence], dtype=np.intp)
-        self._columns = self._kernel.columns(self._rows.tolist())
         covariance = self._covariance(self._rows)
         mean = self._mean[self._rows]
         signs = np.array([item.sign for item in evidence], dtype=float)
@@ -85,9 +84,9 @@ class LatentProcess:
         return self._mean[rows] + half.T @ self._alpha, np.sqrt(np.maximum(variance, 1e-12))
 
     def _covariance(self, rows: Rows) -> Floats:
-        mixed = np.einsum("c,cij->ij", self._mix, self._columns[:, :, rows])
+        mixed = np.tensordot(self._mix, self._kernel.block(self._rows, rows), axes=1)
         linear = self._linear[self._rows] @ self._linear[rows].T
-        return np.asarray(self._scale**2 * mixed.astype(float) + self._offset**2 + linear)
+        return np.asarray(self._scale**2 * mixed + self._offset**2 + linear)
 
 
 def _propagate(
@@ -260,7 +259,7 @@ def _other_evidence(row: int, known: Known) -> list[Evidence]:
     return [Evidence(row, -1, 0.5 if known.is_infeasible else 1.5)]
 
 
-def _thinned(evidence: list[Evidence], limit: int = 160) -> list[Evidence]:
+def _thinned(evidence: list[Evidence], limit: int = 128) -> list[Evidence]:
     """At most `limit` items, the latest half and an even spread over the earlier ones."""
     if len(evidence) <= limit:
         return evidence

@@ -46,12 +46,30 @@ class KnobKernel:
         self._columns = np.zeros((NUM_COMPONENTS, 0, num_rows), dtype=np.float32)
         self._slot: dict[int, int] = {}
 
-    def columns(self, rows: Sequence[int]) -> NDArray[np.float32]:
-        """Covariance of `rows` with every candidate: (components, rows, candidates)."""
-        for row in rows:
+    def block(self, rows: Rows, others: Rows) -> Floats:
+        """Covariances of `rows` with `others`: (components, rows, others)."""
+        slots = self._slots(rows)
+        return np.asarray(self._columns[:, slots[:, None], others[None, :]], dtype=float)
+
+    def combine(self, rows: Rows, coefficients: Floats) -> Floats:
+        """Sum over components and `rows` of coefficient times covariance, for every candidate.
+
+        `coefficients` has the shape (components, rows).
+        """
+        slots = self._slots(rows)
+        padded = np.zeros((NUM_COMPONENTS, len(self._slot)), dtype=np.float32)
+        padded[:, slots] = coefficients
+        used = self._columns[:, : len(self._slot)]
+        total = np.zeros(self._num_rows)
+        for row_weights, columns in zip(padded, used, strict=True):
+            total += row_weights @ columns
+        return total
+
+    def _slots(self, rows: Rows) -> Rows:
+        for row in rows.tolist():
             if row not in self._slot:
                 self._add(row)
-        return self._columns[:, [self._slot[row] for row in rows], :]
+        return np.array([self._slot[row] for row in rows.tolist()], dtype=np.intp)
 
     def _add(self, row: int) -> None:
         slot = len(self._slot)
