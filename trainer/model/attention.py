@@ -18,6 +18,9 @@ from search_spaces.model_spec import ModelSpec
 class AttentionCore:
     """Causal attention over whole sequences."""
 
+    communicates = False
+    """Whether `attend` speaks to other ranks, which no compiler can follow."""
+
     def __init__(self, model: ModelSpec, device: torch.device) -> None:
         self.model, self.device = model, device
         self._tables: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}

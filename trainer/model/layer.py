@@ -33,6 +33,8 @@ class Attention:
         self.out_weight = weights[f"{prefix}.out.weight"]
         self.out_bias = weights.get(f"{prefix}.out{ROW_BIAS}")
         self.recomputes_core = recomputes_core
+        is_opaque = core.communicates and form.config.compile
+        self._attend = torch.compiler.disable(core.attend) if is_opaque else core.attend
 
     def __call__(self, x_BTD: Tensor) -> Tensor:
         """Residual layout in and out."""
@@ -50,7 +52,7 @@ class Attention:
         else:
             rotated, v = heads_BHTE.split([heads + kv_heads, kv_heads], 1)
             q, k = self.core.rotate(rotated, tokens).split([heads, kv_heads], 1)
-        return self.core.attend(q, k, v).transpose(1, 2).reshape(batch, tokens, -1)
+        return self._attend(q, k, v).transpose(1, 2).reshape(batch, tokens, -1)
 
 
 class FeedForward:

@@ -45,6 +45,8 @@ class ContextParallelAttention(AttentionCore):
         UnsupportedConfigError: from `num_local_tokens`, if `2 N` does not divide the sequence.
     """
 
+    communicates = True
+
     def __init__(self, model: ModelSpec, device: torch.device, group: Group) -> None:
         super().__init__(model, device)
         self.group = group

@@ -16,7 +16,9 @@ from torch import Tensor
 from trainer.model.parameters import ShardParameter
 from trainer.parallel.collectives import Group
 
-_BLOCK_BYTES = 64 * 2**20  # of one block of logits
+_BLOCK_BYTES = 64 * 2**20  # of one block of logits in fp32
+# every block converts and adds a whole weight gradient in low precision: fewer and larger ones
+_LOW_PRECISION_BLOCK_BYTES = 256 * 2**20
 
 
 class VocabularyEmbedding(torch.autograd.Function):
@@ -88,7 +90,8 @@ class VocabularyCrossEntropy(torch.autograd.Function):
 
 def token_blocks(num_tokens: int, weight: Tensor) -> list[tuple[int, int]]:
     """Even ranges of tokens whose logits fit a block of memory."""
-    rows = max(64, _BLOCK_BYTES // (weight.shape[0] * 4))
+    block_bytes = _BLOCK_BYTES if weight.dtype == torch.float32 else _LOW_PRECISION_BLOCK_BYTES
+    rows = max(64, block_bytes // (weight.shape[0] * 4))
     count = max(1, -(-num_tokens // rows))
     size = -(-num_tokens // count)
     return [(at, min(at + size, num_tokens)) for at in range(0, num_tokens, size)]
@@ -104,10 +107,7 @@ def block_loss(
     outside = (local_N < 0) | (local_N >= num_rows)
     index_N1 = local_N.masked_fill(outside, 0).unsqueeze(-1)
     hit_N = scores.gather(-1, index_N1).squeeze(-1).masked_fill(outside, 0.0)
-    if scores.data_ptr() == logits.data_ptr():  # fp32: a view of the logits, reuse it
-        scores.sub_(top_N.unsqueeze(-1)).exp_()
-    else:
-        scores.sub_(top_N.unsqueeze(-1)).exp_()
+    scores.sub_(top_N.unsqueeze(-1)).exp_()  # in fp32 the scores are a view of the logits
     sums = torch.stack([scores.sum(-1), hit_N])
     group.all_reduce(sums).wait()
     loss = (sums[0].log() + top_N - sums[1]).sum() * scale
