@@ -1,0 +1,63 @@
+"""`tuner calibrate` measures and writes a cluster file that `tuner plan` reads."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from search_spaces.cluster_io import load_cluster_spec
+from tuner.cli import calibrate as module
+
+REPORT = {
+    "peak_flops_per_s": {"fp32": 5e10, "bf16": 1e11},
+    "gemm_curve": {"fp32": [{"rows": 64, "inner": 1024, "columns": 1024, "flops_per_s": 2e10}]},
+    "memory_bytes_per_s": 8e9,
+    "host_forward_s": 2e-4,
+    "host_backward_s": 3e-4,
+    "links": {
+        "all_reduce_2": {"alpha_s": 1e-4, "bytes_per_s": 1.5e9},
+        "message": {"alpha_s": 5e-5, "bytes_per_s": 2e9},
+    },
+}
+
+
+def test_the_measured_rates_reach_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_measure", lambda cluster: REPORT)
+    path = tmp_path / "node.toml"
+    arguments = ["--devices", "2", "--output", str(path), "--json"]
+    result = CliRunner().invoke(module.calibrate, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["measured"] == REPORT
+    cluster = load_cluster_spec(str(path))
+    assert cluster.devices_per_node == 2
+    assert cluster.peak_flops_per_s == pytest.approx(REPORT["peak_flops_per_s"])
+    assert cluster.memory_bytes_per_s == pytest.approx(8e9)
+    assert cluster.intra_node.bytes_per_s == pytest.approx(1.5e9)
+    assert "Host time of a layer: forward 200 us" in path.read_text()
+
+
+def test_a_file_is_not_replaced_unasked(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_measure", lambda cluster: REPORT)
+    path = tmp_path / "node.toml"
+    path.write_text("mine")
+    arguments = ["--devices", "1", "--output", str(path)]
+    result = CliRunner().invoke(module.calibrate, arguments)
+    assert "exists" in str(result.exception)
+    assert path.read_text() == "mine"
+    assert CliRunner().invoke(module.calibrate, [*arguments, "--force"]).exit_code == 0
+    assert "memory_gb_per_s" in path.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.timeout(400)
+def test_two_ranks_are_really_measured(tmp_path):
+    path = tmp_path / "node.toml"
+    arguments = ["--devices", "2", "--output", str(path), "--json"]
+    result = CliRunner().invoke(module.calibrate, arguments, catch_exceptions=False)
+    report = json.loads(result.stdout)["measured"]
+    assert report["peak_flops_per_s"]["fp32"] > 1e8
+    assert report["memory_bytes_per_s"] > 1e8
+    assert report["links"]["all_reduce_2"]["bytes_per_s"] > 1e6
+    assert 0 < report["host_forward_s"] < 1
+    assert load_cluster_spec(str(path)).num_devices == 2
