@@ -15,6 +15,7 @@ import platform
 import socket
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ from pydantic import BaseModel, ConfigDict
 
 from trainer.contract import CONTRACT_VERSION, TrialJob
 from tuner.errors import LauncherError
+from tuner.launchers.local import num_usable_cores
 from tuner.launchers.network import free_port, interface_of, interface_towards, rank_environment
 from tuner.launchers.node import Node, RankPlan, rendezvous_file, write_job
 from tuner.launchers.supervision import Cause, NodeResult, NodeTrial, patience_of
 
 _POLL_S = 0.01
 _GUARD_S = 1.0
+_COMPARED_PACKAGES = ("parallel-tuner", "torch", "ray", "numpy", "pydantic")
 _FILE_LIMIT_BYTES = 64 << 20
 SHARED_MARK = ".controller"
 """File by which an agent sees that it shares the trial's folder with the controller."""
@@ -94,10 +97,14 @@ class NodeAgent:
         """Facts about this node, for checks."""
         facts: dict[str, Any] = {
             "hostname": socket.gethostname(),
-            "pid": os.getpid(),
-            "python": platform.python_version(),
-            "contract": CONTRACT_VERSION,
             "executable": sys.executable,
+            "num_cores": num_usable_cores(),
+            "num_gpus_seen": num_gpus_seen(),
+            "versions": {
+                "python": platform.python_version(),
+                "contract": str(CONTRACT_VERSION),
+                **{name: _version(name) for name in _COMPARED_PACKAGES},
+            },
         }
         return json.dumps(facts)
 
@@ -186,6 +193,20 @@ async def _end_with_the_node() -> None:
         except psutil.NoSuchProcess:
             os._exit(1)
         await asyncio.sleep(_GUARD_S)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "missing"
+
+
+def num_gpus_seen() -> int:
+    """GPUs by their device files: asking a driver's library would bind this process to it."""
+    nvidia = [path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()]
+    amd = list(Path("/dev/dri").glob("renderD*")) if Path("/dev/kfd").exists() else []
+    return len(nvidia) or len(amd)
 
 
 def _interface(host: str) -> str | None:

@@ -1,6 +1,7 @@
 """The Ray cluster as the driver process sees it: nodes, our agents on them, reserved devices."""
 
 import contextlib
+import json
 import secrets
 import time
 import warnings
@@ -16,6 +17,7 @@ NODES_REFRESH_S = 1.0
 _AGENT_TIMEOUT_S = 120.0
 _SMALL_OBJECT_STORE_BYTES = 80 << 20
 _IDLE_GROUP_S = 10.0
+_DESCRIBE_TIMEOUT_S = 30.0
 
 
 class DriverOptions(BaseModel):
@@ -128,6 +130,20 @@ class Cluster:
             if error:
                 return f"{hostname}: {error}"
         return ""
+
+    def describe(self) -> list[dict[str, Any]]:
+        """What each node's agent says of it, with what Ray counts there."""
+        import ray
+
+        rows = self.table()
+        calls = [self.agent(row["node_id"]).describe.remote() for row in rows]
+        found: list[dict[str, Any]] = []
+        for row, call in zip(rows, calls, strict=True):
+            try:
+                found.append({**row, **json.loads(ray.get(call, timeout=_DESCRIBE_TIMEOUT_S))})
+            except Exception as error:
+                found.append({**row, "error": first_line(error)})
+        return found
 
     def close(self) -> None:
         """End the agents, leave the cluster, and stop it if it was started here."""

@@ -91,6 +91,8 @@ class Driver:
             self._trials[submission.trial] = RunningTrial(self._cluster, submission, group)
         elif request["op"] == "cancel" and request["trial"] in self._trials:
             self._trials[request["trial"]].cancel()
+        elif request["op"] == "describe":
+            self._channel.send("described", nodes=self._cluster.describe())
         elif request["op"] == "progress" and request["trial"] in self._trials:
             call = self._trials[request["trial"]].progress_call()
             if call is not None:

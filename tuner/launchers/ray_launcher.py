@@ -26,6 +26,9 @@ from tuner.launchers.supervision import Cause, NodeResult, Patience, patience_of
 
 _START_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 20.0
+_START_TIMEOUT_WORDS = "timed out during startup"
+"""What Ray says when a machine is too busy to start it within its fixed 30 s; once more helps."""
+_DESCRIBE_TIMEOUT_S = 60.0
 _TEMP_PREFIX = "tuner-ray-"
 _RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -36,8 +39,7 @@ _RAY_ENVIRONMENT = {
     "RAY_DEDUP_LOGS": "0",
 }
 _LOCAL_CLUSTER = {
-    # On a busy machine Ray's processes take longer to start than it waits for them by default.
-    "RAY_raylet_start_wait_time_s": "180",
+    # On a busy machine Ray's own agents take longer to start than it waits for by default.
     "RAY_agent_register_timeout_ms": "180000",
     # Ray's only switch that keeps a node at 127.0.0.1, so that every port listens there alone.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -144,6 +146,7 @@ class RayLauncher:
         self._temp_folder: str | None = None
         self._nodes: list[NodeSlots] = []
         self._running: dict[str, RayHandle] = {}
+        self._descriptions: list[dict[str, Any]] = []
 
     def open(self) -> None:
         """Start or join the cluster and start the agents.
@@ -156,6 +159,21 @@ class RayLauncher:
         if self._address is not None:
             check_reachable(self._address)
         _sweep_stale_folders()
+        event = self._start_driver()
+        if event["event"] != "ready" and _START_TIMEOUT_WORDS in event["message"]:
+            event = self._start_driver()
+        if event["event"] != "ready":
+            place = "a local Ray cluster" if self._address is None else f"Ray at {self._address}"
+            self.close()
+            raise LauncherError(
+                f"{place} cannot be used: {event['message']}",
+                "check `ray status`, or use the launcher `local`",
+            )
+        self._set_nodes(event["nodes"])
+
+    def _start_driver(self) -> dict[str, Any]:
+        """Start the process that speaks to Ray; its first event."""
+        self.close()
         self._temp_folder = tempfile.mkdtemp(prefix=f"{_TEMP_PREFIX}{os.getpid()}-")
         options = DriverOptions(
             address=self._address,
@@ -168,15 +186,7 @@ class RayLauncher:
         self._channel = Channel(
             "tuner.launchers.ray_driver", [options.model_dump_json()], self._environment()
         )
-        event = self._channel.start(_START_TIMEOUT_S)
-        if event["event"] != "ready":
-            place = "a local Ray cluster" if self._address is None else f"Ray at {self._address}"
-            self.close()
-            raise LauncherError(
-                f"{place} cannot be used: {event['message']}",
-                "check `ray status`, or use the launcher `local`",
-            )
-        self._set_nodes(event["nodes"])
+        return self._channel.start(_START_TIMEOUT_S)
 
     def _environment(self) -> dict[str, str]:
         if self._address is not None:
@@ -280,6 +290,23 @@ class RayLauncher:
         """Have rank 0's report sent here, if its node does not share the folder."""
         self._send({"op": "progress", "trial": handle.name})
 
+    def describe_nodes(self) -> list[dict[str, Any]]:
+        """What the agent of each node says of it (see `NodeAgent.describe`); waits for all.
+
+        Raises:
+            LauncherError: Ray is gone, or an agent does not answer.
+        """
+        self.open()
+        self._descriptions.clear()
+        self._send({"op": "describe"})
+        deadline_s = time.monotonic() + _DESCRIBE_TIMEOUT_S
+        while not self._descriptions:
+            self.pump()
+            if self._channel is None or time.monotonic() > deadline_s:
+                raise LauncherError("the agents on the cluster's nodes do not answer")
+            time.sleep(0.01)
+        return list(self._descriptions)
+
     def _send(self, request: Mapping[str, Any]) -> None:
         if self._channel is None or not self._channel.send(request):
             self._lose("its process does not answer")
@@ -302,6 +329,8 @@ class RayLauncher:
             self._running.pop(event["trial"]).finish(nodes)
         elif event["event"] == "progress" and event["trial"] in self._running:
             store_files(self._running[event["trial"]].folder, event["files"])
+        elif event["event"] == "described":
+            self._descriptions = event["nodes"]
         elif event["event"] == "lost":
             self._lose(event["message"])
 

@@ -28,7 +28,7 @@ class Fault:
     """A part of what the user is told."""
     hang_s: float = 15.0
     deadline_s: float = 30.0
-    end_s: float = 6.0
+    end_s: float = 20.0
     """The trial must be over, cleaned up, within this time."""
 
 
@@ -40,7 +40,7 @@ def _oom(step: int, phase: Phase, rank: int = 1) -> Fault:
     )  # fmt: skip
 
 
-def _crash(name: str, mode: str, message: str, end_s: float = 6.0) -> Fault:
+def _crash(name: str, mode: str, message: str, end_s: float = 20.0) -> Fault:
     behaviour = FakeBehaviour(mode=mode, rank=1, step=1)
     failure = FailureKind.CRASH
     return Fault(
@@ -78,7 +78,7 @@ FAULTS: tuple[Fault, ...] = (
         name="progress without an end", behaviour=FakeBehaviour(mode="slow", rank=1, step=1),
         failure=FailureKind.TIMEOUT, message="deadline of 1.5 s", deadline_s=1.5,
     ),
-    _crash("exit 0 without a result", "exit_zero", "exit code 0", end_s=13.0),
+    _crash("exit 0 without a result", "exit_zero", "exit code 0", end_s=30.0),
     _crash("exit 3 without a word", "exit_three", "exit code 3"),
     _crash("a plain error", "crash", "a plain error"),
     _crash("SIGKILL of a rank", "sigkill", "SIGKILL"),
@@ -102,7 +102,7 @@ FAULTS: tuple[Fault, ...] = (
     _harmless("5 MB of log", "flood_log"),
     _harmless("the time of day jumps back a day", "clock_jump"),
     _harmless("a rank that stays after the result", "linger"),
-    Fault(name="a slow step", behaviour=FakeBehaviour(mode="sleep", rank=1, step=1), hang_s=2.0),
+    Fault(name="a slow step", behaviour=FakeBehaviour(mode="sleep", rank=1, step=1), hang_s=8.0),
 )  # fmt: skip
 
 
