@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
+from torch.nn.functional import layer_norm, linear
 
 from search_spaces.parallel_config import ParallelConfig
 from trainer.mesh import ParallelMesh
@@ -56,7 +56,7 @@ class _Sink:
         self.is_deferring, self.gradients, self.kept = is_deferring, {}, []
 
     def accumulate(self, parameter, grad):
-        self.gradients[parameter.name] = grad.clone()
+        self.gradients[parameter.spec] = grad.clone()
 
     def accumulate_result(self, parameter, compute):
         if self.is_deferring:
@@ -67,7 +67,7 @@ class _Sink:
 
 def _parameter(name, value, sink):
     parameter = ShardParameter(value.contiguous())
-    parameter.name, parameter.sink = name, sink
+    parameter.spec, parameter.sink = name, sink
     return parameter
 
 
@@ -77,8 +77,8 @@ def _layer_worst(grid, place, is_deferring):
     generator = torch.Generator().manual_seed(6)
     shapes = {"x": (M, K), "gain": (K,), "shift": (K,), "weight": (N, K), "bias": (N,)}
     full = {k: torch.randn(v, generator=generator).requires_grad_() for k, v in shapes.items()}
-    y = F.linear(
-        F.layer_norm(full["x"], (K,), full["gain"], full["shift"], 1e-5),
+    y = linear(
+        layer_norm(full["x"], (K,), full["gain"], full["shift"], 1e-5),
         full["weight"], full["bias"],
     )  # fmt: skip
     dy = torch.randn(y.shape, generator=generator)
@@ -141,7 +141,7 @@ def _check_rank(folder, rank, size):
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("size", [4, pytest.param(9, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [4, 9])
 def test_products_and_gradients_equal_the_whole_matrices(size, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     context = multiprocessing.get_context("fork")
