@@ -77,6 +77,14 @@ def test_a_study_runs_on_real_processes_and_is_ranked(cli: Run, tmp_path: Path) 
     assert [row.trial.purpose for row in rows] == ["search"] * 3 + ["confirm"]
 
 
+def test_simulated_numbers_are_said_to_be_simulated(cli: Run) -> None:
+    options = ["--launcher", "simulated", "--max-trials", "2", "--set", "search.confirm_top=0"]
+    code, _, err = cli("run", *COMMON, *options)
+    assert code == 0
+    assert "launcher simulated" in err
+    assert "a cost model gave these numbers, no machine did" in err
+
+
 def test_json_is_the_whole_of_standard_output(cli: Run, answer: Any) -> None:
     answer(faster_with_tp)
     code, out, _ = cli("run", *COMMON, "--max-trials", "6", "--json", "--set",
@@ -160,7 +168,8 @@ def test_every_trial_failing_is_code_3_with_the_reason(cli: Run, answer: Any) ->
     assert out == ""
     last = err.splitlines()[-2:]
     assert last[0] == "error: none of 3 trials gave a number; the last one said: no memory left"
-    assert last[1].startswith("hint: `tuner rank --all`")
+    assert last[1].startswith("hint: use more devices")
+    assert "`tuner rank --all` lists the reasons" in last[1]
     code, out, _ = cli("rank", "--all")
     assert code == 0
     assert out.count("oom: no memory left") == 3

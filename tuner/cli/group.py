@@ -22,6 +22,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "sql": ("tuner.cli.sql:sql_command", "Ask the results database in SQL, read-only."),
     "db": ("tuner.cli.db:db_group", "Look after the results database."),
     "plan": ("tuner.cli.plan:plan", "Predict the fastest configurations without running any."),
+    "calibrate": (
+        "tuner.cli.calibrate:calibrate",
+        "Measure this machine and write it down as a cluster file.",
+    ),
     "why": ("tuner.cli.why:why", "Say whether a configuration is legal, and if not, why."),
     "spaces": ("tuner.cli.spaces:spaces", "List the knobs, rules, searchers and launchers."),
     "presets": ("tuner.cli.spaces:presets", "List the models and clusters that come along."),

@@ -93,6 +93,8 @@ def print_leaderboard(board: Leaderboard, top: int | None = None) -> None:
 def footnotes(board: Leaderboard, top: int | None = None) -> list[str]:
     """Sentences under the table: what is left out, and what equal positions mean."""
     notes = []
+    if board.study.launcher == "simulated":
+        notes.append("simulated: a cost model gave these numbers, no machine did")
     if top is not None and len(board.rows) > top:
         hidden = formats.plural(len(board.rows) - top, "more configuration")
         notes.append(f"{hidden}: --top N or --all")

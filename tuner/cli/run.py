@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from tuner.study import Study
 
 _NUM_SHOWN = 10
+# What may help where every trial failed, by the last one's kind of failure.
+_CURES = {
+    "timeout": "raise measure.deadline_s or make the step smaller; ",
+    "oom": "use more devices, a smaller micro-batch, ZeRO or recomputation; ",
+}
 _QUERY = "SELECT config, tokens_per_s FROM leaderboard LIMIT 5"
 
 plain_option = click.option("--plain", is_flag=True, help="Plain lines in place of a live display.")
@@ -130,7 +135,8 @@ def _title(study: "Study") -> str:
     devices = f"{cluster.num_devices} x {cluster.device_name}"
     return (
         f"study {study.name}: {study.model.name} on {devices}, {len(study.candidates)} legal"
-        f" configurations, searcher {study.config.search.searcher}"
+        f" configurations, searcher {study.config.search.searcher},"
+        f" launcher {study.config.launcher.name}"
     )
 
 
@@ -142,11 +148,12 @@ def _exit_code(outcome: "StudyOutcome", board: Leaderboard) -> int:
     """
     if board.rows:
         return 0
-    reasons = [row.failure.message for row in board.trials if row.failure is not None]
-    why = f"; the last one said: {reasons[-1]}" if reasons else ""
+    failures = [row.failure for row in board.trials if row.failure is not None]
+    why = f"; the last one said: {failures[-1].message}" if failures else ""
+    cure = _CURES.get(failures[-1].kind, "") if failures else ""
     raise NothingFeasibleError(
         f"none of {len(board.trials)} trials gave a number{why}",
-        hint="`tuner rank --all` lists the reasons, `tuner show N -v` has the traceback",
+        hint=f"{cure}`tuner rank --all` lists the reasons, `tuner show N -v` has the traceback",
     )
 
 
