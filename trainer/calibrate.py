@@ -161,7 +161,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("spawn")
     queue = context.SimpleQueue()
-    multiprocessing.spawn(_run, (options, port, queue), nprocs=options.ranks)
+    processes = [
+        context.Process(target=_run, args=(rank, options, port, queue))
+        for rank in range(options.ranks)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    if any(process.exitcode for process in processes):
+        raise SystemExit("a rank of the measurement failed; its traceback is above")
     report: dict[str, Any] = queue.get()
     return report
 
