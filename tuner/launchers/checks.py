@@ -4,7 +4,9 @@
 tested on the way that trials take: placement, agents, forked ranks, rendezvous, network interface.
 """
 
+import argparse
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,12 +18,13 @@ from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import ParallelConfig
 from search_spaces.training_spec import TrainingSpec
 from trainer.contract import MeasureSpec, RankReport, TrialJob, TrialOutput
-from tuner.errors import LauncherError
+from tuner.errors import EnvironmentProblem, LauncherError
 from tuner.launchers.ray_launcher import RayLauncher
 from tuner.ports import Launcher
 
 CHECK_ENTRY = "tuner.launchers.check_ranks:run_rank"
 _TIMEOUT_S = 120.0
+_JOIN_TIMEOUT_S = 120.0
 _STRAGGLER_RATIO = 1.3
 """A node whose median matrix product takes this much longer than the median node's is named."""
 
@@ -41,8 +44,12 @@ def check_cluster(
     num_devices: int | None = None,
     address: str | None = None,
     device_kind: Literal["cpu", "cuda", "rocm"] = "cpu",
+    num_nodes: int | None = None,
 ) -> list[ClusterCheck]:
-    """Look at the Ray cluster at `address`, or at a local one of `num_devices`."""
+    """Look at the Ray cluster at `address`, or at a local one of `num_devices`.
+
+    With `num_nodes`, so many must join within two minutes.
+    """
     with tempfile.TemporaryDirectory(prefix="tuner-check-") as name:
         launcher = RayLauncher(
             num_devices=num_devices,
@@ -54,8 +61,14 @@ def check_cluster(
         )
         try:
             launcher.open()
+            joined = [_wait_for_nodes(launcher, num_nodes)] if num_nodes else []
             nodes = launcher.describe_nodes()
-            checks = [check_agents(nodes), check_versions(nodes), check_devices(nodes, device_kind)]
+            checks = [
+                *joined,
+                check_agents(nodes),
+                check_versions(nodes),
+                check_devices(nodes, device_kind),
+            ]
             return checks + check_collectives(launcher, Path(name), device_kind)
         except LauncherError as error:
             return [
@@ -173,3 +186,37 @@ def _run(launcher: Launcher, job: TrialJob, folder: Path) -> TrialOutput:
     while (output := handle.poll()) is None:
         time.sleep(0.02)
     return output
+
+
+def _wait_for_nodes(launcher: RayLauncher, wanted: int) -> ClusterCheck:
+    """Give nodes time to join: their `ray start` runs at the same time as this."""
+    deadline_s = time.monotonic() + _JOIN_TIMEOUT_S
+    while (found := launcher.num_nodes()) < wanted and time.monotonic() < deadline_s:
+        time.sleep(0.5)
+    hint = "" if found >= wanted else "look at the output of `ray start` on the missing ones"
+    message = f"{found} of {wanted} nodes with devices have joined"
+    return ClusterCheck(name="joined", is_ok=found >= wanted, message=message, hint=hint)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the checks of a cluster, for scripts that bring one up; 4 if one of them failed."""
+    options = argparse.ArgumentParser(prog="python -m tuner.launchers.checks")
+    options.add_argument("--address", help="host:port of a running Ray; left out: a local one")
+    options.add_argument("--devices", type=int, help="devices of a local cluster")
+    options.add_argument("--nodes", type=int, help="nodes that must have joined")
+    options.add_argument("--device-kind", choices=("cpu", "cuda", "rocm"), default="cpu")
+    given = options.parse_args(arguments)
+    checks = check_cluster(
+        num_devices=given.devices,
+        address=given.address,
+        device_kind=given.device_kind,
+        num_nodes=given.nodes,
+    )
+    for check in checks:
+        hint = f" ({check.hint})" if check.hint else ""
+        sys.stdout.write(f"{'ok ' if check.is_ok else 'BAD'} {check.name}: {check.message}{hint}\n")
+    return 0 if all(check.is_ok for check in checks) else EnvironmentProblem.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -213,6 +213,11 @@ class RayLauncher:
         total = sum(node.total for node in self._nodes)
         return total if self._limit is None else min(total, self._limit)
 
+    def num_nodes(self) -> int:
+        """Living nodes that have devices."""
+        self.pump()
+        return len(self._nodes)
+
     def has_room(self, num_devices: int) -> bool:
         """Whether so many devices are free of our own trials."""
         self.pump()
