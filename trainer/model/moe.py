@@ -17,7 +17,7 @@ from torch import Tensor
 
 from search_spaces.model_spec import ModelSpec
 from trainer.model.parameters import ROUTER, ShardParameter
-from trainer.model.recompute import recomputed
+from trainer.model.recompute import forgetting, recomputed
 from trainer.model.specs import expert_prefix
 from trainer.parallel.expert import LocalLinear, TokenDispatcher
 from trainer.parallel.tensor_form import TensorForm
@@ -68,10 +68,17 @@ class MixtureOfExperts:
         return self.form.leave(y_ND.view_as(x_BTD))
 
     def _expert(self, x_MD: Tensor, up: ShardParameter, down: ShardParameter) -> Tensor:
-        hidden = LocalLinear.apply(x_MD, up)
-        hidden = recomputed(_gated, hidden) if self.recomputes_activation else _gated(hidden)
-        result: Tensor = LocalLinear.apply(hidden, down)
-        return result
+        up_MF: Tensor = LocalLinear.apply(x_MD, up)
+        if not self.recomputes_activation:
+            return self._down(_gated(up_MF), down)
+        hidden_MF = recomputed(_gated, up_MF)
+        kept = up_MF.detach()
+        with forgetting(hidden_MF, lambda: _gated(kept)):
+            return self._down(hidden_MF, down)
+
+    def _down(self, hidden_MF: Tensor, down: ShardParameter) -> Tensor:
+        y_MD: Tensor = LocalLinear.apply(hidden_MF, down)
+        return y_MD
 
 
 def _gated(hidden_MF: Tensor) -> Tensor:

@@ -2,10 +2,12 @@
 
 `full` recomputes whole decoder layers (arXiv 1604.06174). `selective` recomputes the attention
 core, rotary positions included (arXiv 2205.05198, section 5), and the feed-forward activation: both
-cost little to repeat, and neither holds a weight.
+cost little to repeat, and neither holds a weight. The projection after the activation keeps its
+input too; `forgetting` makes it keep how to remake that instead, without which nothing is saved.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -36,3 +38,24 @@ def recomputed(region: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         return region(*inputs)
     result: Tensor = Recomputed.apply(region, *inputs)
     return result
+
+
+def forgetting(out: Tensor, remake: Callable[[], Tensor]) -> AbstractContextManager[None]:
+    """Operations inside that keep `out` for their backward pass call `remake` for it instead.
+
+    `remake` runs without gradients, once for each operation that kept `out`.
+    """
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return nullcontext()
+    place = (out.data_ptr(), out.shape)
+
+    def pack(kept: Tensor) -> Tensor | Callable[[], Tensor]:
+        return remake if (kept.data_ptr(), kept.shape) == place else kept
+
+    def unpack(packed: Tensor | Callable[[], Tensor]) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        with torch.no_grad():
+            return packed()
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
