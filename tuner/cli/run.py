@@ -27,7 +27,7 @@ _CURES = {
     "timeout": "raise measure.deadline_s or make the step smaller; ",
     "oom": "use more devices, a smaller micro-batch, ZeRO or recomputation; ",
 }
-_QUERY = "SELECT config, tokens_per_s FROM leaderboard LIMIT 5"
+_QUERY = "SELECT study, config, tokens_per_s FROM best_configs"
 
 plain_option = click.option("--plain", is_flag=True, help="Plain lines in place of a live display.")
 max_trials_option = click.option(
