@@ -60,7 +60,7 @@ def knob_importances(
     knobs = varying_knobs([configs[row] for row in known])
     if not knobs:
         return []
-    target = np.log([point.cost for point in known.values()])  # type: ignore[type-var]
+    target = np.log(np.array([point.cost for point in known.values()], dtype=float))
     features = encode(knobs)
     model = _surrogate(features, target, seed)
     measure = _shapley if method == "shapley" else _permutation
@@ -70,7 +70,8 @@ def knob_importances(
 def _surrogate(features: Floats, target: Floats, seed: int) -> Any:
     from sklearn.ensemble import ExtraTreesRegressor
 
-    model = ExtraTreesRegressor(n_estimators=200, min_samples_leaf=2, random_state=seed)
+    kind: Any = ExtraTreesRegressor
+    model = kind(n_estimators=200, min_samples_leaf=2, random_state=seed)
     return model.fit(features, target)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 @cache
 def _controller() -> Any:
-    from threadpoolctl import ThreadpoolController
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped,unused-ignore]
 
     return ThreadpoolController()
 
