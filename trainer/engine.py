@@ -24,7 +24,8 @@ from trainer.parallel.expert import TokenDispatcher, expert_ranks, expert_zero_g
 from trainer.parallel.pipeline import PipelinePlan, PipelineRunner
 from trainer.parallel.tensor_form import LossInputs, compute_dtype
 from trainer.parallel.tensor_forms import make_form
-from trainer.parallel.zero import ShardedUnit, UnitOptions, sum_partial_gradients
+from trainer.parallel.unit_hooks import sum_partial_gradients
+from trainer.parallel.zero import ShardedUnit, UnitOptions
 from trainer.schedules import stage_to_rank, stages_of_rank
 from trainer.timing import Span, Timeline
 

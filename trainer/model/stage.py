@@ -15,7 +15,8 @@ from trainer.model.layer import DecoderLayer
 from trainer.model.parameters import Initializer, ParameterSpec
 from trainer.parallel.expert import TokenDispatcher
 from trainer.parallel.tensor_form import LossInputs, TensorForm
-from trainer.parallel.zero import ShardedUnit, UnitBegin, UnitEnd, UnitOptions
+from trainer.parallel.unit_hooks import UnitBegin, UnitEnd
+from trainer.parallel.zero import ShardedUnit, UnitOptions
 
 
 @dataclass(frozen=True)
