@@ -76,7 +76,7 @@ class Linear2D(torch.autograd.Function):
         ctx.weight, ctx.bias, ctx.grid = weight, bias, grid
         vector = None
         if bias is not None:
-            (vector,) = SharedVectors(grid.column, [bias], weight.shape[0]).values()
+            (vector,) = SharedVectors(grid.vectors, [bias], weight.shape[0]).values()
         y = multiply(grid, x.flatten(0, -2), weight.t(), vector)
         return y.view(*x.shape[:-1], -1)
 
@@ -87,7 +87,7 @@ class Linear2D(torch.autograd.Function):
         grad_ND, x_NK = grad.flatten(0, -2).contiguous(), x.flatten(0, -2)
         pending = None
         if ctx.bias is not None:
-            pending = VectorGradients(grid.column, [ctx.bias], [grad_ND.sum(0)])
+            pending = VectorGradients(grid.vectors, [ctx.bias], [grad_ND.sum(0)])
         left = None if sink.is_deferring else grid.left(x_NK)
         dx_NK = torch.empty_like(x_NK)
         sums = start_multiply_bt(grid, grad_ND, weight.t(), dx_NK)
@@ -118,7 +118,7 @@ class Norm2D(torch.autograd.Function):
         epsilon: float,
     ) -> Tensor:  # fmt: skip
         ctx.parameters = [weight] if bias is None else [weight, bias]
-        vectors = SharedVectors(grid.column, ctx.parameters, x.shape[-1])
+        vectors = SharedVectors(grid.vectors, ctx.parameters, x.shape[-1])
         x_ND = x.flatten(0, -2).float()
         square_N = torch.linalg.vector_norm(x_ND, dim=-1).square_()
         sums = square_N.unsqueeze(0) if bias is None else torch.stack([square_N, x_ND.sum(-1)])
@@ -150,7 +150,7 @@ class Norm2D(torch.autograd.Function):
         gradients = [(grad_ND * unit_ND).sum(0)]
         if mean_N1 is not None:
             gradients.append(grad_ND.sum(0))
-        arrival = VectorGradients(grid.column, ctx.parameters, gradients)
+        arrival = VectorGradients(grid.vectors, ctx.parameters, gradients)
         pending.wait()
         joined = joined.div_(width).unsqueeze(-1)
         dx_ND = dunit_ND.sub_(unit_ND.mul_(joined[0]))

@@ -13,6 +13,7 @@ An operand may be a transposed view of a contiguous block: it travels as it lies
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ class Grid:
 
     def __init__(self, row: Group, column: Group, variant: str | None = None) -> None:
         self.row, self.column = row, column
+        self.vectors = replace(column, axis="tp_vector")
+        """The column under a name of its own, so that vectors are counted apart from panels."""
         self.variant = variant or DEFAULT_VARIANT["gloo" if row.uses_gloo else "nccl"]
         self.buffers = PanelBuffers()
         self._make_source, self._make_sink = VARIANTS[self.variant]

@@ -139,7 +139,7 @@ class Tensor2D(TensorForm):
 
     def add_positions(self, x_BTD: Tensor, positions_T: Tensor, weight: ShardParameter) -> Tensor:
         """Add the vectors, sent down from the first row."""
-        y_BTD: Tensor = AddPositions2D.apply(x_BTD, positions_T, weight, self.grid.column)
+        y_BTD: Tensor = AddPositions2D.apply(x_BTD, positions_T, weight, self.grid.vectors)
         return y_BTD
 
     def norm(self, x_BTD: Tensor, weight: ShardParameter, bias: ShardParameter | None) -> Tensor:
