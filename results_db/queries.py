@@ -190,8 +190,10 @@ def _postgresql_query(
             cursor.execute(text, prepare=True)
             return _fetch(cursor, limits)
     except psycopg.Error as error:
-        raw.rollback()
         raise _refusal(str(error).splitlines()[0]) from error
+    finally:
+        # functions with side effects exist that a read-only transaction allows; undo those too
+        raw.rollback()
 
 
 def _fetch(cursor: Any, limits: QueryLimits) -> tuple[list[str], list[tuple[Any, ...]]]:

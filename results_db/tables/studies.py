@@ -167,6 +167,7 @@ study_configs = Table(
         sqlite_where=text("is_first"),
         postgresql_where=text("is_first"),
     ),
+    Index(None, "tokens_per_s"),
     Index(None, "study_id", "tokens_per_s"),
     Index(None, "study_id", "tokens_per_s_low"),
     Index(None, "study_id", "tokens_per_s_high"),

@@ -90,6 +90,7 @@ def _leaderboard() -> None:
         "study_configs",
         ["study_id", "tokens_per_s_high"],
     )
+    op.create_index(op.f("ix_study_configs_tokens_per_s"), "study_configs", ["tokens_per_s"])
     op.create_index(
         "ix_study_configs_first",
         "study_configs",
