@@ -22,6 +22,7 @@ def _check(runner, name):
 
 
 @pytest.mark.distributed
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", QUICK)
 def test_a_few_products_equal_the_single_process(runner, name):
     _check(runner, name)
@@ -29,6 +30,7 @@ def test_a_few_products_equal_the_single_process(runner, name):
 
 @pytest.mark.slow
 @pytest.mark.distributed
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in QUICK])
 def test_every_product_equals_the_single_process(runner, name):
     _check(runner, name)

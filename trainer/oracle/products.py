@@ -120,7 +120,7 @@ def is_legal(product: Product) -> bool:
 @lru_cache(maxsize=1)
 def all_products() -> tuple[Product, ...]:
     """The whole list, always the same."""
-    found = dict.fromkeys([*_singles(), *_cubes()])
+    found = dict.fromkeys([*_singles(), *_cubes(), *_compiled()])
     found.update(dict.fromkeys(_pairwise(list(found))))
     for mesh in _MESHES:
         found.update(dict.fromkeys(_with_mesh(mesh)))
@@ -140,15 +140,22 @@ def nine_rank_products() -> list[Product]:
 
 
 def quick_products(count: int = 8) -> list[Product]:
-    """A few that together touch as many values as they can, on at most four ranks."""
+    """A few that together touch as many values as they can, on at most four ranks.
+
+    All but one are in fp32, where the bound is tight.
+    """
     pool = [p for p in all_products() if 2 <= p.config.world_size <= 4 and not p.config.compile]
+    exact = [p for p in pool if p.config.dtype == p.config.reduce_dtype == "fp32"]
+    coarse = [p for p in pool if p.config.dtype != "fp32" and p.config.reduce_dtype != "fp32"]
     chosen: list[Product] = []
     seen: set[tuple[str, Any]] = set()
-    while pool and len(chosen) < count:
-        best = max(pool, key=lambda p: len(_settings(p) - seen))
+    while len(chosen) < count:
+        candidates = [p for p in (exact if chosen else coarse) if p not in chosen]
+        if not candidates:
+            break
+        best = max(candidates, key=lambda p: len(_settings(p) - seen))
         seen |= _settings(best)
         chosen.append(best)
-        pool.remove(best)
     return chosen
 
 
@@ -202,6 +209,19 @@ def _cubes() -> Iterator[Product]:
             product = Product(next(families), config)
             if is_legal(product):
                 yield product
+
+
+def _compiled() -> Iterator[Product]:
+    """Compiled layers under each main form; few, since every one compiles for a while."""
+    forms: tuple[dict[str, Any], ...] = (
+        {"tp": 2, "sequence_parallel": True},
+        {"dp": 2, "zero_stage": 3, "recompute": "full"},
+        {"pp": 2, "recompute": "selective"},
+    )
+    for knobs in forms:
+        product = Product("gpt2", ParallelConfig(compile=True, **knobs))
+        if is_legal(product):
+            yield product
 
 
 def _pairwise(found: list[Product]) -> Iterator[Product]:

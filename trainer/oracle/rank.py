@@ -53,7 +53,7 @@ def check_rank(
         config = ParallelConfig.model_validate_json(config_json)
         dist.init_process_group(
             "gloo", init_method=f"file://{folder}/rendezvous", rank=rank,
-            world_size=config.world_size, timeout=timedelta(seconds=120),
+            world_size=config.world_size, timeout=timedelta(seconds=240),
         )  # fmt: skip
         engine = Engine(
             ModelSpec.model_validate_json(model_json),

@@ -60,7 +60,7 @@ def bound_of(product: Product) -> float:
 class OracleRunner:
     """Runs products one after the other; references are computed once per model and recipe."""
 
-    def __init__(self, folder: Path, timeout_s: float = 120.0) -> None:
+    def __init__(self, folder: Path, timeout_s: float = 240.0) -> None:
         self._folder, self._timeout_s = folder, timeout_s
         self._context = _warm_context()
 
