@@ -144,7 +144,7 @@ def _nanotron_memory(tables: Path, seed: int) -> Figures:
     rows = predict(frame.drop(index=drawn), calibrate(frame.loc[drawn]))
     scores = score(rows)
     read = rows[is_ok(rows) & rows["peak_memory_gb"].notna().to_numpy()]
-    ratio = read["predicted_bytes"] / (read["peak_memory_gb"] * BYTES_PER_GB)
+    ratio = read["predicted_reading"] / (read["peak_memory_gb"] * BYTES_PER_GB)
     return {
         "mape_memory_nanotron": scores.mape_memory,
         "median_error_memory_nanotron": 100.0 * float((ratio - 1.0).abs().median()),

@@ -62,6 +62,8 @@ class Stack:
     reduce_bytes: float = 2.0
     balances_stages: bool = False
     """Deals layers to stages by cost, counting the output projection."""
+    reads_first_rank: bool = False
+    """Its memory readings are the first pipeline rank's, not the largest of all."""
 
 
 STACKS = (
@@ -85,6 +87,7 @@ STACKS = (
         constants=Constants(node_degradation=0.6, base_memory_bytes=5e8, fragmentation=1.01),
         reduce_bytes=4.0,
         balances_stages=True,
+        reads_first_rank=True,
     ),
 )
 DEFAULT_STACK = Stack(name="other", pattern="", constants=Constants())

@@ -98,14 +98,18 @@ def calibrate_memory(
     hardware: Hardware,
     measured_bytes: Vector,
     is_bound: NDArray[np.bool_],
+    reading: Predictor = peak_memory_bytes,
 ) -> Calibration:
-    """Learn from peaks; where `is_bound` the need is only known to exceed the value (OOM)."""
+    """Learn from peaks; where `is_bound` the need is only known to exceed the value (OOM).
+
+    `reading` predicts what was read: usually the peak over all ranks.
+    """
     if not len(measured_bytes):
         return start
     logs = np.log(measured_bytes)
 
     def residuals(candidates: Constants) -> Vector:
-        errors = np.log(peak_memory_bytes(points, hardware, candidates)) - logs
+        errors = np.log(reading(points, hardware, candidates)) - logs
         return np.asarray(np.where(is_bound, np.minimum(errors, 0.0), errors))
 
     constants, moved = _fit(start.constants, MEMORY_SPREADS, residuals, MEMORY_NOISE)
@@ -114,7 +118,7 @@ def calibrate_memory(
     if len(exact) > 1:
         few = points.take(exact)
         raw = predict(few, hardware, constants)
-        left = logs[exact] - np.log(raw.peak_memory_bytes)
+        left = logs[exact] - np.log(reading(few, hardware, constants))
         features = memory_features(few, raw)
         model = fit_residual(features, left, moved, PRIOR_MEMORY_HALF_WIDTH)
     return replace(start, constants=constants, memory_residual=model)

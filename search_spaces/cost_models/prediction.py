@@ -8,10 +8,16 @@ from search_spaces.cost_models.constants import Constants
 from search_spaces.cost_models.data_parallel import data_parallel_s
 from search_spaces.cost_models.hardware import Hardware
 from search_spaces.cost_models.layer_table import work_times
-from search_spaces.cost_models.memory import MemoryParts, peak_memory, rank_parameters
+from search_spaces.cost_models.memory import (
+    MemoryParts,
+    densities,
+    peak_memory,
+    rank_parameters,
+    stage_memory,
+)
 from search_spaces.cost_models.optimizer import accumulation_s, optimizer_s
 from search_spaces.cost_models.pipeline import pipeline_times
-from search_spaces.cost_models.points import Array, Column, Points
+from search_spaces.cost_models.points import ZBV, Array, Column, Points
 from search_spaces.cost_models.residual import PRIOR_HALF_WIDTH
 from search_spaces.cost_models.stages import StageLayers, stage_layers
 
@@ -86,6 +92,15 @@ def step_time(points: Points, hardware: Hardware, constants: Constants) -> Colum
 def peak_memory_bytes(points: Points, hardware: Hardware, constants: Constants) -> Column:
     """Peak bytes over the ranks of all points at once."""
     return peak_memory(points, stage_layers(points), hardware, constants)[0]
+
+
+def first_rank_bytes(points: Points, hardware: Hardware, constants: Constants) -> Column:
+    """Peak bytes of the first pipeline rank: what a log shows that only one rank writes."""
+    density = densities(points, hardware, constants)
+    alone = (np.asarray(points.pp) <= 1) | (np.asarray(points.schedule) == ZBV)
+    has_head = np.asarray(alone, dtype=np.float64)
+    first = stage_layers(points).first
+    return stage_memory(points, density, first, 0.0, 1.0, has_head).total
 
 
 def predict(points: Points, hardware: Hardware, constants: Constants) -> Prediction:
