@@ -8,7 +8,7 @@ _LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO, 2: logging.DE
 
 
 class _StandardError(logging.Handler):
-    """Writes to whatever `sys.stderr` is now, so that a live display can keep lines apart from it."""
+    """Writes to what `sys.stderr` is now, so that a live display can keep lines apart from it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -20,7 +20,7 @@ class _StandardError(logging.Handler):
 
 
 class _OneLine(logging.Formatter):
-    """`warning: text`, with the module's name and the traceback only for those who asked for more."""
+    """`warning: text`; the module and the traceback only for those who asked for more."""
 
     def __init__(self, verbosity: int) -> None:
         super().__init__()
