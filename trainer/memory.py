@@ -13,10 +13,6 @@ import resource
 from pathlib import Path
 
 import torch
-import torch.fx.experimental.symbolic_shapes
-
-# Autograd imports the module above (and sympy: 33 MiB, a second) at its first backward pass with a
-# given gradient, as pipelines and recomputation have; here it is paid before memory is measured.
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _TOP_PAD = -3, -1, -2  # of mallopt(3)
 _SMALL, _LARGE = 64 * 2**10, 32 * 2**20  # glibc takes no mmap threshold above 32 MiB

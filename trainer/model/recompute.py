@@ -14,6 +14,31 @@ import torch
 from torch import Tensor
 
 
+class _Seed(torch.autograd.Function):
+    """A scalar whose gradient with respect to `out` is `grad`."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, grad: Tensor) -> Tensor:
+        ctx.grad = grad
+        return out.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        return ctx.grad, None
+
+
+def backward_from(out: Tensor, grad: Tensor | None) -> None:
+    """Backward pass from `out` with a given gradient; from a scalar loss with none.
+
+    `torch.autograd.backward` with a gradient imports torch's symbolic shapes and with them sympy: a
+    second and 33 MiB in every process. From a scalar it does not.
+    """
+    if grad is not None:
+        with torch.enable_grad():  # a recomputation calls this inside another backward pass
+            out = _Seed.apply(out, grad)
+    torch.autograd.backward(out)
+
+
 class Recomputed(torch.autograd.Function):
     """Run `region(*inputs)` without keeping what its backward needs; run it again for that."""
 
@@ -28,7 +53,7 @@ class Recomputed(torch.autograd.Function):
         inputs = [x.detach().requires_grad_(x.is_floating_point()) for x in ctx.saved_tensors]
         with torch.enable_grad():
             output = ctx.region(*inputs)
-        torch.autograd.backward(output, grad)
+        backward_from(output, grad)
         return (None, *(x.grad for x in inputs))
 
 

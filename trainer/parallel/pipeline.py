@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainer.contract import Phase
+from trainer.model.recompute import backward_from
 from trainer.model.stage import Stage
 from trainer.parallel.collectives import Communicator, Group
 from trainer.parallel.tensor_form import LossInputs
@@ -259,7 +260,7 @@ class PipelineRunner:
         if action.op == "I":
             for unit in stage.units:
                 unit.defer()
-        torch.autograd.backward(self._flight.outputs.pop(key), grad)
+        backward_from(self._flight.outputs.pop(key), grad)
         stage.finish_backward()
         if action.op == "I":
             self._flight.kept[key] = [(unit, unit.take_deferred()) for unit in stage.units]
