@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Table, insert, select
+from sqlalchemy import Connection, Dialect, Insert, Table, insert, select
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
@@ -19,23 +19,31 @@ def insert_or_ignore(
 ) -> None:
     """Insert rows and skip those whose key exists."""
     if rows:
-        maker = sqlite_insert if connection.dialect.name == "sqlite" else postgresql_insert
-        connection.execute(maker(table).on_conflict_do_nothing(), list(rows))
+        connection.execute(_ignoring(table, connection.dialect.name), list(rows))
+
+
+@lru_cache(maxsize=64)
+def _ignoring(table: Table, dialect: str) -> Insert:
+    maker = sqlite_insert if dialect == "sqlite" else postgresql_insert
+    return maker(table).on_conflict_do_nothing()
 
 
 def insert_or_replace(
     connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
 ) -> None:
     """Insert rows; the values of those whose primary key exists are replaced."""
-    if not rows:
-        return
+    if rows:
+        statement = _replacing(table, tuple(rows[0]), connection.dialect.name)
+        connection.execute(statement, list(rows))
+
+
+@lru_cache(maxsize=64)
+def _replacing(table: Table, names: tuple[str, ...], dialect: str) -> Insert:
     keys = [column.name for column in table.primary_key.columns]
-    maker = sqlite_insert if connection.dialect.name == "sqlite" else postgresql_insert
+    maker = sqlite_insert if dialect == "sqlite" else postgresql_insert
     statement = maker(table)
-    changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
-    connection.execute(
-        statement.on_conflict_do_update(index_elements=keys, set_=changed), list(rows)
-    )
+    changed = {name: statement.excluded[name] for name in names if name not in keys}
+    return statement.on_conflict_do_update(index_elements=keys, set_=changed)
 
 
 def intern(connection: Connection, table: Table, key: str, row: Mapping[str, Any]) -> int:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, select, update
+from sqlalchemy import Connection, bindparam, func, literal, select, union_all, update
 
 from results_db import study_rows, trial_rows
 from results_db.bulk import insert_or_ignore, insert_or_replace, insert_rows, intern
@@ -138,10 +138,8 @@ def add_finished(
         for place, (trial, outcome) in enumerate(results)
     ]  # fmt: skip
     insert_rows(connection, trials, _TRIAL_COLUMNS, rows)
-    numbered = select(trials.c.id).where(
-        trials.c.study_id == study_id, trials.c.number.between(first, first + len(results) - 1)
-    )
-    ids = [int(key) for key in connection.execute(numbered.order_by(trials.c.number)).scalars()]
+    span = {"study": study_id, "first": first, "last": first + len(results) - 1}
+    ids = [int(key) for key in connection.execute(_IDS_BY_NUMBER, span).scalars()]
     write_details(
         connection,
         [
@@ -248,11 +246,17 @@ def _measurement_values(row: MeasurementRow, num_steps: int) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+_SOFTWARE = select(software.c.id).where(software.c.versions_hash == bindparam("hash"))
+
+
 def _software_id(connection: Connection, row: MeasurementRow) -> int | None:
     if not row.versions:
         return None
-    text = to_json(row.versions)
-    key = intern(connection, software, "versions_hash", {"versions_hash": content_hash(text)})
+    found = content_hash(to_json(row.versions))
+    stored = connection.execute(_SOFTWARE, {"hash": found}).scalar()
+    if stored is not None:
+        return int(stored)
+    key = intern(connection, software, "versions_hash", {"versions_hash": found})
     known = [
         {"software_id": key, "package": package, "version": version}
         for package, version in sorted(row.versions.items())
@@ -311,17 +315,55 @@ def refresh_study_configs(
         _mark_first(connection, study_id)
 
 
+# statements that every trial runs are built once: building costs more than running them
+_IDS_BY_NUMBER = (
+    select(trials.c.id)
+    .where(
+        trials.c.study_id == bindparam("study"),
+        trials.c.number.between(bindparam("first"), bindparam("last")),
+    )
+    .order_by(trials.c.number)
+)
+_OF_STUDY = study_configs.c.study_id == bindparam("study")
+_BEST_LOW = select(func.max(study_configs.c.tokens_per_s_low)).where(_OF_STUDY).scalar_subquery()
+_LEADING_AND_MARKED = union_all(
+    select(study_configs.c.config_id, literal(value=True).label("leads")).where(
+        _OF_STUDY, study_configs.c.tokens_per_s_high >= _BEST_LOW
+    ),
+    select(study_configs.c.config_id, literal(value=False)).where(
+        _OF_STUDY, study_configs.c.is_first
+    ),
+)
+_COMPLETED = (
+    select(
+        trials.c.config_id,
+        trials.c.number,
+        measurements.c.tokens_per_s,
+        measurements.c.tokens_per_s_low,
+        measurements.c.tokens_per_s_high,
+        measurements.c.step_time_s,
+        measurements.c.peak_memory_bytes,
+        measurements.c.mfu,
+    )
+    .join(measurements, measurements.c.trial_id == trials.c.id)
+    .where(
+        trials.c.study_id == bindparam("study"),
+        trials.c.status == TrialStatus.COMPLETED.value,
+        trials.c.config_id.in_(bindparam("configs", expanding=True)),
+    )
+)
+
+
 def _mark_first(connection: Connection, study_id: int) -> None:
     """Mark the configurations of position 1: no other's interval lies wholly above theirs."""
+    rows = connection.execute(_LEADING_AND_MARKED, {"study": study_id}).all()
+    leading = {config_id for config_id, leads in rows if leads}
+    marked = {config_id for config_id, leads in rows if not leads}
     mine = study_configs.c.study_id == study_id
-    best = connection.execute(select(func.max(study_configs.c.tokens_per_s_low)).where(mine))
-    leads = and_(mine, study_configs.c.tokens_per_s_high >= best.scalar_one())
-    now = set(connection.execute(select(study_configs.c.config_id).where(leads)).scalars())
-    marked = select(study_configs.c.config_id).where(mine, study_configs.c.is_first)
-    before = set(connection.execute(marked).scalars())
-    for config_ids, is_first in ((sorted(now - before), True), (sorted(before - now), False)):
-        for start in range(0, len(config_ids), _CHUNK):
-            chunk = study_configs.c.config_id.in_(config_ids[start : start + _CHUNK])
+    for config_ids, is_first in ((leading - marked, True), (marked - leading, False)):
+        ordered = sorted(config_ids)
+        for start in range(0, len(ordered), _CHUNK):
+            chunk = study_configs.c.config_id.in_(ordered[start : start + _CHUNK])
             change = update(study_configs).where(mine, chunk).values(is_first=is_first)
             connection.execute(change)
 
@@ -351,21 +393,10 @@ def medians(
 def _completed(
     connection: Connection, study_id: int, config_ids: Iterable[int]
 ) -> dict[int, list[Any]]:
-    columns = ("tokens_per_s", "tokens_per_s_low", "tokens_per_s_high", "step_time_s",
-               "peak_memory_bytes", "mfu")  # fmt: skip
     wanted = list(config_ids)
     found: dict[int, list[Any]] = defaultdict(list)
     for start in range(0, len(wanted), _CHUNK):
-        query = (
-            select(
-                trials.c.config_id,
-                trials.c.number,
-                *(measurements.c[name] for name in columns),
-            )
-            .join(measurements, measurements.c.trial_id == trials.c.id)
-            .where(trials.c.study_id == study_id, trials.c.status == TrialStatus.COMPLETED.value)
-            .where(trials.c.config_id.in_(wanted[start : start + _CHUNK]))
-        )
-        for row in connection.execute(query):
+        chunk = {"study": study_id, "configs": wanted[start : start + _CHUNK]}
+        for row in connection.execute(_COMPLETED, chunk):
             found[row.config_id].append(row)
     return found

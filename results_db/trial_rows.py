@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, and_, insert, select, update
+from sqlalchemy import Connection, RowMapping, Select, and_, bindparam, insert, select, update
 
 from results_db import knobs, leases, study_rows
 from results_db.bulk import insert_or_ignore
@@ -59,21 +59,27 @@ def known_config_ids(connection: Connection, keys: Sequence[str]) -> dict[str, i
 def _known_configs(connection: Connection, keys: Sequence[str]) -> dict[str, RowMapping]:
     found: dict[str, RowMapping] = {}
     for start in range(0, len(keys), _CHUNK):
-        wanted = parallel_configs.c.config_key.in_(keys[start : start + _CHUNK])
-        rows = connection.execute(select(parallel_configs).where(wanted)).mappings()
+        wanted = {"keys": keys[start : start + _CHUNK]}
+        rows = connection.execute(_CONFIGS_BY_KEY, wanted).mappings()
         found |= {row["config_key"]: row for row in rows}
     return found
 
 
+# statements that every trial runs are built once: building costs more than running them
+_TAKE_NUMBERS = (
+    update(studies)
+    .where(studies.c.id == bindparam("study"))
+    .values(num_trials=studies.c.num_trials + bindparam("count"))
+    .returning(studies.c.num_trials)
+)
+_CONFIGS_BY_KEY = select(parallel_configs).where(
+    parallel_configs.c.config_key.in_(bindparam("keys", expanding=True))
+)
+
+
 def next_numbers(connection: Connection, study_id: int, count: int) -> int:
     """Take `count` trial numbers of a study; returns the first. Locks the study's row."""
-    change = (
-        update(studies)
-        .where(studies.c.id == study_id)
-        .values(num_trials=studies.c.num_trials + count)
-        .returning(studies.c.num_trials)
-    )
-    last = connection.execute(change).scalar_one_or_none()
+    last = connection.execute(_TAKE_NUMBERS, {"study": study_id, "count": count}).scalar()
     if last is None:
         raise study_rows.unknown_study(connection, study_id)
     return int(last) - count + 1

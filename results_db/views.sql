@@ -51,10 +51,10 @@ SELECT s.name AS study,
        c.optimizer_offload,
        c.config_key, sc.study_id, sc.config_id
 FROM study_configs sc
-JOIN studies s ON s.id = sc.study_id
-JOIN models m ON m.id = s.model_id
-JOIN clusters cl ON cl.id = s.cluster_id
-JOIN parallel_configs c ON c.id = sc.config_id;
+LEFT JOIN studies s ON s.id = sc.study_id
+LEFT JOIN models m ON m.id = s.model_id
+LEFT JOIN clusters cl ON cl.id = s.cluster_id
+LEFT JOIN parallel_configs c ON c.id = sc.config_id;
 
 -- The first position of every study, ties included.
 CREATE VIEW best_configs AS

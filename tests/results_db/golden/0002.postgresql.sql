@@ -205,10 +205,10 @@ CREATE VIEW public.leaderboard AS
     sc.study_id,
     sc.config_id
    FROM ((((public.study_configs sc
-     JOIN public.studies s ON ((s.id = sc.study_id)))
-     JOIN public.models m ON ((m.id = s.model_id)))
-     JOIN public.clusters cl ON ((cl.id = s.cluster_id)))
-     JOIN public.parallel_configs c ON ((c.id = sc.config_id)));
+     LEFT JOIN public.studies s ON ((s.id = sc.study_id)))
+     LEFT JOIN public.models m ON ((m.id = s.model_id)))
+     LEFT JOIN public.clusters cl ON ((cl.id = s.cluster_id)))
+     LEFT JOIN public.parallel_configs c ON ((c.id = sc.config_id)));
 CREATE VIEW public.best_configs AS
  SELECT leaderboard.study,
     leaderboard."position",
@@ -1022,7 +1022,7 @@ INSERT INTO public.steps VALUES (4, 1, true, 0.8, 8, NULL, 4096);
 INSERT INTO public.steps VALUES (4, 2, false, 0.8, 7, NULL, 4096);
 INSERT INTO public.steps VALUES (4, 3, false, 0.8, 6, NULL, 4096);
 INSERT INTO public.steps VALUES (4, 4, false, 0.8, 5, NULL, 4096);
-INSERT INTO public.studies VALUES (1, '11eedad0-a3d9-4eab-97ef-f00ef0ec657b', 'golden', 'running', 'tokens_per_s', 'maximize', 'cbo', 'local', 0, NULL, 12, 1, 1, 128, 32, 'fp32', NULL, NULL, NULL, '{"dtype": "fp32", "global_batch_size": 32, "sequence_length": 128}', '[model]
+INSERT INTO public.studies VALUES (1, '2fc91760-60f5-4a3b-8fe6-64b240a9b1ab', 'golden', 'running', 'tokens_per_s', 'maximize', 'cbo', 'local', 0, NULL, 12, 1, 1, 128, 32, 'fp32', NULL, NULL, NULL, '{"dtype": "fp32", "global_batch_size": 32, "sequence_length": 128}', '[model]
 name = ''tiny''
 ', 'c0ffee', '2026-01-02 03:04:05.678901+00', NULL, 6, NULL, NULL, NULL, NULL, NULL);
 INSERT INTO public.study_configs VALUES (1, 3, 1, 5851.428571428572, 5747.238051140594, 5959.4665392025145, 0.7, 3221225472, 0.41, 3, false);
@@ -1048,8 +1048,8 @@ INSERT INTO public.trials VALUES (1, 1, 1, 2, 'completed', 'search', 0, 1, 0, 0,
 INSERT INTO public.trials VALUES (2, 1, 2, 1, 'completed', 'search', 0, 1, 0, 0, 3, 'cbo', '2026-01-02 03:04:06.678901+00', '2026-01-02 03:04:07.678901+00', '2026-01-02 03:04:08.678901+00', 1, 0, NULL, NULL, NULL, NULL, NULL);
 INSERT INTO public.trials VALUES (3, 1, 3, 3, 'completed', 'search', 0, 1, 0, 0, 3, 'cbo', '2026-01-02 03:04:07.678901+00', '2026-01-02 03:04:08.678901+00', '2026-01-02 03:04:09.678901+00', 1, 0, NULL, NULL, NULL, NULL, NULL);
 INSERT INTO public.trials VALUES (4, 1, 4, 2, 'completed', 'search', 1, 1, 0, 0, 3, 'cbo', '2026-01-02 03:04:08.678901+00', '2026-01-02 03:04:09.678901+00', '2026-01-02 03:04:10.678901+00', 1, 0, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.trials VALUES (5, 1, 5, 4, 'infeasible', 'search', 0, 1, 0, 0, 0, '', '2026-12-01 05:46:54.127852+00', '2026-12-01 05:46:54.1423+00', '2026-12-01 05:46:54.146853+00', 0.004553, 0, 'trials/5', 'node0', 7, '2026-01-02 03:04:05.678901+00', '2026-12-01 05:46:54.138016+00');
-INSERT INTO public.trials VALUES (6, 1, 6, 5, 'queued', 'search', 0, 1, 0, 0, 0, '', '2026-12-01 05:46:54.212558+00', NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.trials VALUES (5, 1, 5, 4, 'infeasible', 'search', 0, 1, 0, 0, 0, '', '2026-12-01 05:57:48.829704+00', '2026-12-01 05:57:48.835269+00', '2026-12-01 05:57:48.840516+00', 0.005247, 0, 'trials/5', 'node0', 7, '2026-01-02 03:04:05.678901+00', '2026-12-01 05:57:48.834553+00');
+INSERT INTO public.trials VALUES (6, 1, 6, 5, 'queued', 'search', 0, 1, 0, 0, 0, '', '2026-12-01 05:57:48.857756+00', NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL);
 INSERT INTO public.untried_points VALUES (1, 6, 'devices', '4 > 2');
 SELECT pg_catalog.setval('public.clusters_id_seq', 1, true);
 SELECT pg_catalog.setval('public.models_id_seq', 1, true);
