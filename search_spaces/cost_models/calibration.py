@@ -75,7 +75,9 @@ def calibrate_time(
     """Learn from step times; `start` gives the prior's constants."""
     if not len(measured_s):
         return start
-    spreads = {**TIME_SPREADS, **(CPU_SPREADS if hardware.is_cpu else {})}
+    spreads = {**TIME_SPREADS, "gemm": hardware.traits.gemm_spread}
+    if hardware.is_cpu:
+        spreads |= CPU_SPREADS
     logs = np.log(measured_s)
 
     def residuals(candidates: Constants) -> Vector:

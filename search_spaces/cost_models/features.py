@@ -43,6 +43,8 @@ def _configuration(points: Points) -> list[tuple[Column, float]]:
         (_log(points.dtype_bytes), 1.0),
         (np.asarray(points.compiled), 1.0),
         (np.asarray(points.sequence_parallel), 0.5),
+        (np.asarray(points.attention), 0.7),
+        (np.asarray(points.fused_norm), 0.7),
     ]
 
 

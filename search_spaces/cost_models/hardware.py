@@ -23,16 +23,18 @@ class DeviceTraits:
     attention_batched: float = 0.45
     attention_flash1: float = 0.33
     attention_flash2: float = 0.55
+    gemm_spread: float = 0.2
+    """How far trials may move GEMMs: little where large ones were measured."""
     launch_s: float = 8.5e-6
     near_links: tuple[tuple[int, float], ...] = ()
     """Groups of at most so many neighbours have links that many times faster than the node's."""
 
 
 TRAITS: dict[str, DeviceTraits] = {
-    "a100": DeviceTraits(num_sms=108),
+    "a100": DeviceTraits(num_sms=108, gemm_spread=0.04),
     "h100": DeviceTraits(
         num_sms=132, gemm_efficiency=0.72, attention_batched=0.3, attention_flash1=0.17,
-        attention_flash2=0.38, launch_s=6e-6,
+        attention_flash2=0.38, launch_s=6e-6, gemm_spread=0.04,
     ),
     # two dies in a package share 200 GB/s, dies of two packages 50 to 100 GB/s (OLCF user guide)
     "mi250x": DeviceTraits(
