@@ -117,6 +117,10 @@ class Controller:
             self._recover()
             self._add_baseline()
             return self._loop()
+        except BaseException:
+            # the study can be resumed; trials that were under way are found dead by their lease
+            self._store.set_study_status(self._study.id, StudyStatus.INTERRUPTED)
+            raise
         finally:
             self._launcher.close()
             self._store.release_study(self._study.id, self._lease)
@@ -142,16 +146,15 @@ class Controller:
             )
 
     def _recover(self) -> None:
-        """Read what is stored, and put trials back in the queue whose controller is dead."""
+        """Read what is stored; trials that still run are orphans, since the study is ours now."""
         for row in self._store.trials(self._study.id):
             self._note(row)
             trial = row.trial
-            is_running = trial.status is TrialStatus.RUNNING
-            if is_running and lease_is_dead(trial.lease, datetime.now(UTC)):
+            if trial.status is TrialStatus.RUNNING:
                 self._store.requeue_trial(_id(trial))
                 self._refresh(_id(trial))
                 self._observer.on_message(
-                    f"trial {trial.number}: its controller had died; requeued"
+                    f"trial {trial.number}: its controller had died; it runs again"
                 )
 
     def _add_baseline(self) -> None:
@@ -370,6 +373,8 @@ def make_launcher(study: Study) -> Launcher:
         options["address"] = settings.address
     if settings.name == "simulated":
         options.setdefault("cluster", study.cluster)
+    if settings.name == "ray":
+        options.setdefault("device_kind", study.cluster.device_kind)
     launcher: Launcher = registry.load("launchers", settings.name)(
         num_devices=study.cluster.num_devices, run_folder=study.paths.root.absolute(), **options
     )

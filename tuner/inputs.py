@@ -13,7 +13,7 @@ from search_spaces.errors import SpaceError
 from search_spaces.model_io import load_model_spec
 from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import ParallelConfig
-from search_spaces.space import SearchSpace, default_domains
+from search_spaces.space import SearchSpace
 from search_spaces.training_spec import TrainingSpec
 from tuner import provenance
 from tuner.config import StudyConfig
@@ -69,7 +69,7 @@ def build_space(
     Raises:
         NothingFeasibleError: no point is legal; the message names the rule that ended the last.
     """
-    domains = default_domains(model, training, cluster) | config.space.domains()
+    domains = config.space.domains()
     space = SearchSpace(
         model, training, cluster, domains, use_all_devices=config.space.use_all_devices
     )

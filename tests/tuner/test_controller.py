@@ -303,6 +303,7 @@ def test_too_few_devices_is_one_sentence(make_study: Callable[..., Study]) -> No
     with pytest.raises(LauncherError, match="needs 2 devices and the launcher has 1"):
         run(study, lambda job, _: result_of(job), devices=1)
     assert study.store.study_lease(study.id) is None
+    assert study.store.get_study(study.id).status is StudyStatus.INTERRUPTED
 
 
 def test_exhaustion_ends_the_study(make_study: Callable[..., Study]) -> None:
