@@ -36,7 +36,7 @@ class CboOptions(SearcherOptions):
     aims at another spot of the Pareto front.
     """
 
-    failure_cost: float = Field(default=0.004, ge=0)
+    failure_cost: float = Field(default=0.008, ge=0)
     objectives: tuple[ObjectiveName, ...] = Field(default=("throughput",), min_length=1)
 
 

@@ -22,14 +22,17 @@ from tuner.searchers.parts import PartsPrior
 
 _CERTAIN = 1e-9
 _SWEEPS = 8
+_SHORTFALLS = np.linspace(0.0, 0.24, 13)
+"""Log units by which the memory in use at the limit may fall short of it: allocators fragment, and
+some bytes are not theirs to count."""
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What is known of a latent at one row: its value, or on which side of 0 it lies.
 
-    `sign` 0 with a `value` is a measurement of standard deviation `noise`; +1 or -1 says that the
-    latent is above or below zero, blurred by `noise`.
+    `sign` 0 says that the latent is `value`, with standard deviation `noise`; +1 or -1 that it is
+    above or below `value`, blurred by `noise`.
     """
 
     row: int
@@ -109,10 +112,10 @@ def _propagate(
         cavity_variance = 1 / cavity_precision
         cavity_mean = cavity_variance * (posterior_mean / posterior_variance - precision * target)
         moments = _truncated_moments(
-            cavity_mean, cavity_variance, np.where(is_value, 1, signs), noise
+            cavity_mean - values, cavity_variance, np.where(is_value, 1, signs), noise
         )
         new_precision = np.clip(1 / moments[1] - cavity_precision, 1e-6, 1e8)
-        shift = moments[0] / moments[1] - cavity_precision * cavity_mean
+        shift = (moments[0] + values) / moments[1] - cavity_precision * cavity_mean
         blend = np.where(is_value, precision, 0.4 * precision + 0.6 * new_precision)
         new_shift = 0.4 * precision * target + 0.6 * shift
         target = np.where(is_value, values, new_shift / blend)
@@ -156,6 +159,15 @@ def memory_scale(peaks: Floats, probabilities: Floats) -> MemoryScale | None:
     if slope > -0.5 or error.std() > 0.1 * max(probits.std(), 1e-9):
         return None
     return MemoryScale(-intercept / slope, -1 / slope)
+
+
+def _shortfall(margins: Sequence[float]) -> Floats:
+    """Belief in each of `_SHORTFALLS` after points ran at these margins below the limit."""
+    logs = -0.5 * (_SHORTFALLS / 0.06) ** 2
+    for margin in margins:
+        logs = logs + log_ndtr((margin - _SHORTFALLS) / 0.015)
+    weights = np.exp(logs - logs.max())
+    return np.asarray(weights / weights.sum())
 
 
 class FeasibilityModel:
@@ -211,20 +223,41 @@ class FeasibilityModel:
                 unclear.append(row)
             else:
                 memory += self._memory_evidence(row, each, blur)
-        self._memory.fit(_thinned(memory))
-        blamed = self._blame_memory(unclear)
-        self._memory.fit(_thinned(memory + [Evidence(row, -1, blur) for row in blamed]))
+        measured = [item for item in memory if item.sign >= 0]
+        self._shortfall = _shortfall([item.value for item in measured if item.sign == 0])
+        self._memory.fit(_thinned(measured))
+        blamed = [item.row for item in memory if item.sign < 0]
+        blamed += self._blame_memory(unclear)
+        if blamed:
+            self._learn_shortfall(blamed, measured)
+            typical = float(self._shortfall @ _SHORTFALLS)
+            memory = measured + [Evidence(row, -1, blur, typical) for row in blamed]
+            self._memory.fit(_thinned(memory))
         other = [item for row, each in known.items() for item in _other_evidence(row, each)]
         other += [Evidence(row, -1, 0.5) for row in unclear if row not in blamed]
         self._other.fit(_thinned(other))
         self._has_other = any(item.sign < 0 for item in other)
 
-    def _blame_memory(self, rows: list[int]) -> set[int]:
+    def _learn_shortfall(self, rows: list[int], measured: list[Evidence]) -> None:
+        """Move the belief in the shortfall by points that ran out of memory.
+
+        Says something only where peaks were measured: without, a shortfall and a wrong prediction
+        are the same thing.
+        """
+        if not any(item.sign == 0 for item in measured):
+            return
+        mean, spread = self._memory.predict(np.array(rows, dtype=np.intp))
+        width = np.hypot(spread, 0.35 * self._spread)[:, None]
+        fails = log_ndtr((_SHORTFALLS - mean[:, None]) / width).sum(axis=0)
+        weights = self._shortfall * np.exp(fails - fails.max())
+        self._shortfall = weights / weights.sum()
+
+    def _blame_memory(self, rows: list[int]) -> list[int]:
         """Of points that failed without a reason given, those that likely ran out of memory."""
         if not rows or not self._is_uncertain:
-            return set()
+            return []
         fits = self._fits(np.array(rows, dtype=np.intp))
-        return {row for row, probability in zip(rows, fits, strict=True) if probability < 0.8}
+        return [row for row, probability in zip(rows, fits, strict=True) if probability < 0.8]
 
     def _memory_evidence(self, row: int, known: Known, blur: float) -> list[Evidence]:
         if not self._is_uncertain and known.failure is not FailureKind.OOM:
@@ -238,7 +271,9 @@ class FeasibilityModel:
 
     def _fits(self, rows: Rows) -> Floats:
         mean, spread = self._memory.predict(rows)
-        return np.asarray(ndtr(mean / np.hypot(spread, 0.35 * self._spread)))
+        margin = mean[:, None] - _SHORTFALLS
+        width = np.hypot(spread, 0.35 * self._spread)[:, None]
+        return np.asarray(ndtr(margin / width) @ self._shortfall)
 
     def predict(self, rows: Rows) -> Floats:
         """Probability that each of `rows` runs."""
