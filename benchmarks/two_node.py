@@ -1,9 +1,9 @@
 """A real study over two nodes on one machine: two network namespaces joined by a slow link.
 
 Each namespace is a Ray node with one device; a veth pair limited to 200 Mbit/s by `tc tbf` joins
-them. The study measures the same model with tensor, pipeline and data parallelism across the link.
-Tensor parallelism moves every layer's activations over it and must lose; the cost model, given the
-measured link, must say so too.
+them. The link and the nodes' speed are measured; then a study, stored and ranked like any other,
+tries tensor, pipeline and data parallelism across the link. Tensor parallelism moves every layer's
+activations over it and must lose; the cost model on the measured cluster must say so too.
 
     make two-node          (as root; skips with the reason where namespaces cannot be made)
     python -m benchmarks.two_node [--rate-mbit 200] [--model NAME] [--quick] [--json]
@@ -26,13 +26,19 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import finish, parser
+from results_db import queries
 from search_spaces.cluster_spec import ClusterSpec, LinkSpec
 from search_spaces.cost_models.analytic import AnalyticCostModel
-from search_spaces.model_io import load_model_spec
+from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import ParallelConfig
 from search_spaces.training_spec import TrainingSpec
-from trainer.contract import MeasureSpec, TrialJob
+from tuner.config import StudyConfig, study_config_from
+from tuner.controller import run_study
+from tuner.launchers.check_ranks import CHECK_FLOPS, CHECK_REDUCED_BYTES
+from tuner.launchers.checks import CHECK_ENTRY, check_collectives
 from tuner.launchers.ray_launcher import RayLauncher
+from tuner.ports import StudyProgress, TrialEvent
+from tuner.study import create_study
 
 CONFIGS = {
     "tp2": ParallelConfig(tp=2, micro_batch_size=2),
@@ -57,7 +63,7 @@ def main() -> None:
     options_parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = options_parser.parse_args()
     if options.inside:
-        print(json.dumps(run_study(json.loads(options.inside))))
+        print(json.dumps(run_in_namespace(json.loads(options.inside))))
         return
     try:
         figures = run_on_two_nodes(options)
@@ -215,44 +221,107 @@ def end_namespace(name: str) -> None:
             os.kill(int(pid), signal.SIGKILL)
 
 
-def run_study(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure every configuration over the link and predict the same; runs inside a namespace."""
-    model = load_model_spec(order["model"])
-    training = TrainingSpec(sequence_length=128, global_batch_size=8)
-    launcher = RayLauncher(
-        num_devices=2, run_folder=Path(order["folder"]), address=order["address"],
-        split_tensor_parallel=True,
-    )  # fmt: skip
-    measured: dict[str, float] = {}
-    try:
-        launcher.open()
-        wait_for_devices(launcher)
-        for name, config in CONFIGS.items():
-            job = TrialJob(
-                trial_id=name, model=model, training=training, config=config,
-                measure=MeasureSpec(
-                    warmup_steps=1, measured_steps=order["steps"], deadline_s=200, hang_s=100
-                ),
-            )  # fmt: skip
-            handle = launcher.submit(job, Path(order["folder"]) / name)
-            while (output := handle.poll()) is None:
-                time.sleep(0.02)
-            if output.result is None:
-                raise SystemExit(f"{name} failed: {output.failures}")
-            measured[name] = output.result.step_time_s
-    finally:
-        launcher.close()
-    predicted = predict(model, training, order["rate_mbit"])
+class Silent:
+    """An observer that prints nothing but failures."""
+
+    def on_event(self, event: TrialEvent, progress: StudyProgress) -> None:
+        """Show what failed."""
+        if event.event == "failed":
+            print(event.config.short(), event.message, file=sys.stderr)
+
+    def on_message(self, text: str) -> None:
+        """Nothing."""
+
+
+def run_in_namespace(order: Mapping[str, Any]) -> dict[str, Any]:
+    """Calibrate, run the study, rank it by SQL and predict the same; inside a namespace."""
+    cluster = calibrate(order)
+    config = study_config(order, cluster)
+    study = create_study(config)
+    run_study(study, Silent())
+    rows = queries.leaderboard(study.store, study.id)
+    by_key = {config.config_key: name for name, config in CONFIGS.items()}
+    measured = {by_key[row.config_key]: row.step_time_s for row in rows if row.config_key in by_key}
+    study.store.close()
+    if missing := set(CONFIGS) - set(measured):
+        raise SystemExit(f"no measurement of {', '.join(sorted(missing))}")
+    predicted = predict(study.model, study.training, cluster)
     return {
         **{f"measured_{name}_s": value for name, value in measured.items()},
         **{f"predicted_{name}_s": value for name, value in predicted.items()},
         "tp_loses_measured": max(measured, key=lambda name: measured[name]) == "tp2",
         "tp_loses_predicted": max(predicted, key=lambda name: predicted[name]) == "tp2",
-        "measured_order": sorted(measured, key=lambda name: measured[name]),
+        "measured_order": list(measured),
         "predicted_order": sorted(predicted, key=lambda name: predicted[name]),
+        "num_trials": len(rows),
+        "measured_link_mbit": cluster.inter_node.bytes_per_s * 8 / 1e6,
+        "measured_peak_gflops": cluster.peak_flops_per_s["fp32"] / 1e9,
         "rate_mbit": order["rate_mbit"],
         "model": order["model"],
     }
+
+
+def calibrate(order: Mapping[str, Any]) -> ClusterSpec:
+    """The two nodes as a cluster, with the rates that a check over the real link measured.
+
+    A ring all-reduce over two ranks sends as many bytes as the message has.
+    """
+    folder = Path(order["folder"])
+    launcher = RayLauncher(
+        num_devices=2, run_folder=folder, address=order["address"], entry=CHECK_ENTRY
+    )
+    try:
+        launcher.open()
+        wait_for_devices(launcher)
+        checks, ranks = check_collectives(launcher, folder, "cpu")
+    finally:
+        launcher.close()
+    if not ranks:
+        raise SystemExit(f"the nodes cannot reach each other: {checks[0].message}")
+    reduce_s = max(rank.breakdown_s["all_reduce"] for rank in ranks)
+    compute_s = max(rank.breakdown_s["compute"] for rank in ranks)
+    return ClusterSpec(
+        name="two-namespaces", num_nodes=2, devices_per_node=1, memory_bytes=4 << 30,
+        peak_flops_per_s={"fp32": CHECK_FLOPS / compute_s},
+        inter_node=LinkSpec(alpha_s=_LINK_ALPHA_S, bytes_per_s=CHECK_REDUCED_BYTES / reduce_s),
+    )  # fmt: skip
+
+
+def study_config(order: Mapping[str, Any], cluster: ClusterSpec) -> StudyConfig:
+    """Every way to use two devices, on the cluster as it was measured."""
+    folder = Path(order["folder"])
+    link = {"alpha_us": cluster.inter_node.alpha_s * 1e6,
+            "gb_per_s": cluster.inter_node.bytes_per_s / 1e9}  # fmt: skip
+    return study_config_from(
+        {
+            "name": "two-node",
+            "model": {"source": order["model"]},
+            "training": {"sequence_length": 128, "global_batch_size": 8},
+            "cluster": {
+                "name": cluster.name, "device_kind": "cpu", "num_nodes": 2, "devices_per_node": 1,
+                "memory_gib": 4.0, "inter_node": link,
+                "peak_tflops": {"fp32": cluster.peak_flops_per_s["fp32"] / 1e12},
+            },
+            "space": {
+                "micro_batch_size": 2, "zero_stage": 0, "recompute": "none", "dtype": "fp32",
+                "sequence_parallel": False, "pipeline_schedule": "1f1b", "cp": 1,
+                "virtual_stages": 1, "tp_layout": "1d", "compile": False,
+            },
+            "search": {
+                "searcher": "grid", "max_trials": 6, "confirm_top": 0, "early_stop": False,
+                "check_drift": False,
+            },
+            "measure": {
+                "warmup_steps": 1, "measured_steps": order["steps"], "deadline_s": 200.0,
+                "hang_s": 100.0,
+            },
+            "launcher": {
+                "name": "ray", "address": order["address"],
+                "options": {"split_tensor_parallel": True},
+            },
+            "store": {"url": f"sqlite:///{(folder / 'two-node.db').as_posix()}"},
+        }
+    )  # fmt: skip
 
 
 def wait_for_devices(launcher: RayLauncher) -> None:
@@ -264,13 +333,8 @@ def wait_for_devices(launcher: RayLauncher) -> None:
         time.sleep(0.1)
 
 
-def predict(model: Any, training: TrainingSpec, rate_mbit: int) -> dict[str, float]:
-    """What the cost model says of the same cluster, its link as it was set up."""
-    cluster = ClusterSpec(
-        name="two-namespaces", num_nodes=2, devices_per_node=1,
-        peak_flops_per_s={"fp32": 30e9},
-        inter_node=LinkSpec(alpha_s=_LINK_ALPHA_S, bytes_per_s=rate_mbit * 1e6 / 8),
-    )  # fmt: skip
+def predict(model: ModelSpec, training: TrainingSpec, cluster: ClusterSpec) -> dict[str, float]:
+    """What the cost model says of the calibrated cluster."""
     cost_model = AnalyticCostModel(model, training, cluster)
     return {name: cost_model.estimate(config).step_time_s for name, config in CONFIGS.items()}
 

@@ -25,6 +25,10 @@ from trainer.contract import (
 _REPEATS = 5
 _SIZE = 512
 _REDUCED_FLOATS = 1 << 20
+CHECK_FLOPS = 2 * _SIZE**3
+"""Operations of the timed matrix product."""
+CHECK_REDUCED_BYTES = 4 * _REDUCED_FLOATS
+"""Bytes of the timed all-reduce."""
 
 
 def run_rank(folder: str, rank: int, world_size: int, local_rank: int, init_method: str) -> int:

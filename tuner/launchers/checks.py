@@ -69,7 +69,7 @@ def check_cluster(
                 check_versions(nodes),
                 check_devices(nodes, device_kind),
             ]
-            return checks + check_collectives(launcher, Path(name), device_kind)
+            return checks + check_collectives(launcher, Path(name), device_kind)[0]
         except LauncherError as error:
             return [
                 ClusterCheck(name="cluster", is_ok=False, message=error.message, hint=error.hint)
@@ -128,25 +128,26 @@ def check_devices(nodes: Sequence[Mapping[str, Any]], device_kind: str) -> Clust
 
 def check_collectives(
     launcher: Launcher, run_folder: Path, device_kind: Literal["cpu", "cuda", "rocm"]
-) -> list[ClusterCheck]:
-    """Reduce over all devices, and compare the nodes' speed; `launcher` has `CHECK_ENTRY`."""
+) -> tuple[list[ClusterCheck], list[RankReport]]:
+    """Reduce over all devices, and compare the nodes' speed; `launcher` has `CHECK_ENTRY`.
+
+    Returns:
+        The checks, and what each rank measured; no ranks when the reduction did not work.
+    """
     world_size = launcher.num_devices()
     job = _check_job(world_size, device_kind)
     output = _run(launcher, job, run_folder / "check")
     if len(output.ranks) < world_size:
         reason = output.failures[0].message if output.failures else "no rank said why"
-        return [
-            ClusterCheck(
-                name="collectives", is_ok=False, message=f"{world_size} ranks: {reason}",
-                hint="check firewalls between the nodes and the interface of their addresses",
-            )
-        ]  # fmt: skip
+        failed = ClusterCheck(
+            name="collectives", is_ok=False, message=f"{world_size} ranks: {reason}",
+            hint="check firewalls between the nodes and the interface of their addresses",
+        )  # fmt: skip
+        return [failed], []
     worst = max(rank.breakdown_s["all_reduce"] for rank in output.ranks)
     message = f"4 MB over {world_size} ranks in {worst * 1e3:.1f} ms"
-    return [
-        ClusterCheck(name="collectives", is_ok=True, message=message),
-        check_stragglers(output.ranks),
-    ]
+    works = ClusterCheck(name="collectives", is_ok=True, message=message)
+    return [works, check_stragglers(output.ranks)], output.ranks
 
 
 def check_stragglers(ranks: Sequence[RankReport]) -> ClusterCheck:

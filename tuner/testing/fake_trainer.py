@@ -11,6 +11,7 @@ as a collective does.
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -349,3 +350,44 @@ def _note_circumstances(me: _Rank, local_rank: int, init_method: str) -> None:
         "env": {name: os.environ.get(name) for name in names},
     }  # fmt: skip
     (me.folder / f"noted.{me.rank}.json").write_text(json.dumps(noted))
+
+
+_RANDOM_MODES = (
+    "oom", "crash", "sigkill", "sigsegv", "exit_three", "leave_child", "leave_child_and_die",
+    "torn_line", "torn_end", "diverge", "hang", "print_error",
+)  # fmt: skip
+UNRELIABLE_ENTRY = "tuner.testing.fake_trainer:run_unreliable_rank"
+
+
+def fake_step_time_s(job: TrialJob) -> float:
+    """The step time of a configuration when nothing goes wrong: 2 to 4 ms, by its key."""
+    return 0.002 + int(job.config.config_key, 16) % 2_000 * 1e-6
+
+
+def random_behaviour(job: TrialJob, folder: Path) -> FakeBehaviour:
+    """Half of the trials are hit, by a fault that follows from the folder's name."""
+    source = random.Random(f"{job.trial_id}/{folder.name}")
+    step_s = fake_step_time_s(job)
+    if source.random() < 0.5:
+        return FakeBehaviour(step_s=step_s)
+    last_step = job.measure.warmup_steps + job.measure.measured_steps - 1
+    return FakeBehaviour(
+        mode=source.choice(_RANDOM_MODES),
+        rank=source.randrange(job.config.world_size),
+        step=source.randint(0, last_step),
+        phase=source.choice([Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]),
+        step_s=step_s,
+        echo_comm=source.random() < 0.5,
+    )
+
+
+def run_unreliable_rank(
+    folder: str, rank: int, world_size: int, local_rank: int, init_method: str
+) -> int:
+    """`run_rank`, hit by a random fault in half of the trials."""
+    place = Path(folder)
+    job = TrialJob.model_validate_json((place / JOB_FILE).read_text())
+    partial = place / f".{FAKE_FILE}.{rank}"
+    partial.write_text(random_behaviour(job, place).model_dump_json())
+    partial.replace(place / FAKE_FILE)
+    return run_rank(folder, rank, world_size, local_rank, init_method)

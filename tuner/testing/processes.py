@@ -56,6 +56,16 @@ def rank_processes(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def processes_in(folder: Path) -> list[psutil.Process]:
+    """Living processes whose working directory is `folder` or below: ranks and their children."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if Path(process.cwd()).is_relative_to(folder) and is_alive(process):
+                found.append(process)
+    return found
+
+
 _PROGRAMS = {
     "ray driver": "tuner.launchers.ray_driver",
     "ray head": "gcs_server",
