@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, exists, func, not_, or_, select
 
-from results_db import outcome_rows
+from results_db import median_rows
 from results_db.schema import (
     failure_reports,
     measurements,
@@ -154,7 +154,7 @@ def _medians(connection: Connection) -> Iterator[Problem]:
         rows = connection.execute(query).mappings().all()
         for start in range(0, len(rows), _CHUNK):
             chunk = {row["config_id"]: row for row in rows[start : start + _CHUNK]}
-            fresh = outcome_rows.medians(connection, study_id, list(chunk))
+            fresh = median_rows.medians(connection, study_id, list(chunk))
             wrong = [key for key, row in chunk.items() if not _agree(row, fresh.get(key))]
             if wrong:
                 where = f"study {study_id}, {len(wrong)} configurations, the first {wrong[0]}"

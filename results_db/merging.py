@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, func, insert, select, update
 
-from results_db import outcome_rows, study_rows, trial_rows
+from results_db import median_rows, study_rows, trial_rows
 from results_db.bulk import insert_or_ignore, insert_rows, intern
 from results_db.records import TrialStatus
 from results_db.schema import (
@@ -98,7 +98,7 @@ class _StudyMerger:
             self._copy_details(target, mapping)
             changed |= {self.configs[row["config_id"]] for row in rows if row["id"] in mapping}
         self._copy_of_study(target, study_id)
-        outcome_rows.refresh_study_configs(target, study_id, sorted(changed))
+        median_rows.refresh_study_configs(target, study_id, sorted(changed))
         last = select(func.coalesce(func.max(trials.c.number), 0)).where(
             trials.c.study_id == study_id
         )

@@ -1,17 +1,15 @@
 """The end of a trial: everything it leaves, in the transaction that makes its status terminal."""
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, literal, select, union_all, update
+from sqlalchemy import Connection, bindparam, select, update
 
-from results_db import study_rows, trial_rows
-from results_db.bulk import insert_or_ignore, insert_or_replace, insert_rows, intern
+from results_db import median_rows, study_rows, trial_rows
+from results_db.bulk import insert_or_ignore, insert_rows, intern
 from results_db.errors import InvalidRecord
-from results_db.intervals import Interval, combine, throughput_interval
+from results_db.intervals import throughput_interval
 from results_db.records import (
     FailureRow,
     Lease,
@@ -33,7 +31,6 @@ from results_db.schema import (
     software,
     software_versions,
     steps,
-    study_configs,
     timeline,
     trials,
 )
@@ -118,7 +115,18 @@ def finish(
         raise trial_rows.refused(connection, trial_id, "finished", *legal)
     write_details(connection, [(trial_id, trial["measured_steps"], outcome)])
     if outcome.status is TrialStatus.COMPLETED:
-        refresh_study_configs(connection, trial["study_id"], [trial["config_id"]])
+        median_rows.refresh_study_configs(connection, trial["study_id"], [trial["config_id"]])
+
+
+# statements that every trial runs are built once: building costs more than running them
+_IDS_BY_NUMBER = (
+    select(trials.c.id)
+    .where(
+        trials.c.study_id == bindparam("study"),
+        trials.c.number.between(bindparam("first"), bindparam("last")),
+    )
+    .order_by(trials.c.number)
+)
 
 
 def add_finished(
@@ -152,7 +160,7 @@ def add_finished(
         for trial, outcome in results
         if outcome.status is TrialStatus.COMPLETED
     }
-    refresh_study_configs(connection, study_id, sorted(completed))
+    median_rows.refresh_study_configs(connection, study_id, sorted(completed))
     return ids
 
 
@@ -296,107 +304,3 @@ def _call_values(item: Any) -> tuple[Any, ...]:
     others = {name: value for name, value in item.items() if name not in named}
     values = [finite_or_none(item.get(name)) for name in named]
     return (*values, to_json(others) if others else None)
-
-
-def refresh_study_configs(
-    connection: Connection, study_id: int, config_ids: Collection[int]
-) -> None:
-    """Recompute the medians of configurations of a study from all their completed trials.
-
-    The study's row is locked by the caller, so no other writer changes them in between.
-    """
-    found = medians(connection, study_id, config_ids)
-    rows = [
-        {"study_id": study_id, "config_id": config_id, **values}
-        for config_id, values in found.items()
-    ]
-    insert_or_replace(connection, study_configs, rows)
-    if rows:
-        _mark_first(connection, study_id)
-
-
-# statements that every trial runs are built once: building costs more than running them
-_IDS_BY_NUMBER = (
-    select(trials.c.id)
-    .where(
-        trials.c.study_id == bindparam("study"),
-        trials.c.number.between(bindparam("first"), bindparam("last")),
-    )
-    .order_by(trials.c.number)
-)
-_OF_STUDY = study_configs.c.study_id == bindparam("study")
-_BEST_LOW = select(func.max(study_configs.c.tokens_per_s_low)).where(_OF_STUDY).scalar_subquery()
-_LEADING_AND_MARKED = union_all(
-    select(study_configs.c.config_id, literal(value=True).label("leads")).where(
-        _OF_STUDY, study_configs.c.tokens_per_s_high >= _BEST_LOW
-    ),
-    select(study_configs.c.config_id, literal(value=False)).where(
-        _OF_STUDY, study_configs.c.is_first
-    ),
-)
-_COMPLETED = (
-    select(
-        trials.c.config_id,
-        trials.c.number,
-        measurements.c.tokens_per_s,
-        measurements.c.tokens_per_s_low,
-        measurements.c.tokens_per_s_high,
-        measurements.c.step_time_s,
-        measurements.c.peak_memory_bytes,
-        measurements.c.mfu,
-    )
-    .join(measurements, measurements.c.trial_id == trials.c.id)
-    .where(
-        trials.c.study_id == bindparam("study"),
-        trials.c.status == TrialStatus.COMPLETED.value,
-        trials.c.config_id.in_(bindparam("configs", expanding=True)),
-    )
-)
-
-
-def _mark_first(connection: Connection, study_id: int) -> None:
-    """Mark the configurations of position 1: no other's interval lies wholly above theirs."""
-    rows = connection.execute(_LEADING_AND_MARKED, {"study": study_id}).all()
-    leading = {config_id for config_id, leads in rows if leads}
-    marked = {config_id for config_id, leads in rows if not leads}
-    mine = study_configs.c.study_id == study_id
-    for config_ids, is_first in ((leading - marked, True), (marked - leading, False)):
-        ordered = sorted(config_ids)
-        for start in range(0, len(ordered), _CHUNK):
-            chunk = study_configs.c.config_id.in_(ordered[start : start + _CHUNK])
-            change = update(study_configs).where(mine, chunk).values(is_first=is_first)
-            connection.execute(change)
-
-
-def medians(
-    connection: Connection, study_id: int, config_ids: Collection[int]
-) -> dict[int, dict[str, Any]]:
-    """What `study_configs` holds of each configuration that has a completed trial."""
-    found = {}
-    for config_id, rows in _completed(connection, study_id, config_ids).items():
-        best = combine([Interval(row.tokens_per_s, row.tokens_per_s_low, row.tokens_per_s_high)
-                        for row in rows])  # fmt: skip
-        shares = [row.mfu for row in rows if row.mfu is not None]
-        found[config_id] = {
-            "num_completed": len(rows),
-            "tokens_per_s": best.median,
-            "tokens_per_s_low": best.low,
-            "tokens_per_s_high": best.high,
-            "step_time_s": median(row.step_time_s for row in rows),
-            "peak_memory_bytes": max(row.peak_memory_bytes for row in rows),
-            "mfu": median(shares) if shares else None,
-            "first_trial": min(row.number for row in rows),
-        }
-    return found
-
-
-def _completed(
-    connection: Connection, study_id: int, config_ids: Iterable[int]
-) -> dict[int, list[Any]]:
-    wanted = list(config_ids)
-    found: dict[int, list[Any]] = defaultdict(list)
-    for start in range(0, len(wanted), _CHUNK):
-        chunk = {"study": study_id, "configs": wanted[start : start + _CHUNK]}
-        for row in connection.execute(_COMPLETED, chunk):
-            found[row.config_id].append(row)
-    return found
