@@ -25,6 +25,8 @@ DEGREES_OF_FREEDOM = 4.0
 TEMPERATURE = 0.3
 """Below 1: the grid's members are averaged more evenly than their likelihoods alone say."""
 OUTLIER_SCALE = 0.12
+NOVELTY_WIDTH, FAR = 1.5, 2.5
+"""Intervals widen over this distance from the nearest observation, up to so many times."""
 CHUNK = 16384
 PRIOR_HALF_WIDTH = 0.35
 """Half-width of the 90 % interval of a logarithm before anything was measured."""
@@ -76,9 +78,9 @@ def _kernel(squared_distances: Matrix, width: float) -> Matrix:
 
 
 def _novelty(squared_distances: Matrix) -> Vector:
-    """1 beside an observation, towards 2 far from all of them."""
+    """1 beside an observation, towards `FAR` away from all of them."""
     nearest = squared_distances.min(axis=1)
-    return np.asarray(2.0 - np.exp(-0.5 * nearest / SMOOTH_WIDTHS[-1] ** 2))
+    return np.asarray(FAR - (FAR - 1.0) * np.exp(-0.5 * nearest / NOVELTY_WIDTH**2))
 
 
 @dataclass(frozen=True)
