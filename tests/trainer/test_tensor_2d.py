@@ -1,7 +1,5 @@
 """The 2D and 2.5D layouts: places on the mesh, pieces of parameters, refusals, one real run."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from hypothesis import given
@@ -13,6 +11,7 @@ from trainer.model import specs
 from trainer.model.parameters import cut, local_shape, num_owned
 from trainer.oracle.products import MODELS, parse_product
 from trainer.oracle.runner import OracleRunner
+from trainer.parallel.collectives import CollectiveLog, Group
 from trainer.parallel.mesh_2d import TensorMesh
 from trainer.parallel.tensor_2d import Tensor2D
 
@@ -31,8 +30,7 @@ class _FakeGroups:
         return self.of_ranks(axis, tuple(range(self.size)))
 
     def of_ranks(self, axis, ranks):
-        place = ranks.index(self.rank)
-        return SimpleNamespace(axis=axis, ranks=ranks, rank=place, size=len(ranks), uses_gloo=True)
+        return Group(axis, ranks, ranks.index(self.rank), None, CollectiveLog(), True)
 
 
 def _forms(model, **knobs):

@@ -1,11 +1,12 @@
 """The list of configurations that the oracle checks, generated from the knobs of the space.
 
 First every value of every knob, in the smallest configuration that the rules allow; then every
-schedule with every ZeRO stage under tensor, pipeline and data parallelism at once; then products
-that together contain every legal pair of values of two knobs (a greedy covering array), and every
-legal value of the other knobs with each mesh of the 2D and 2.5D layouts. A new value of a knob thus
-enters the list by itself. Whether a combination is legal is asked of the space. What
-computes in low precision is there a second time in fp32, where the bound is tight.
+schedule with every ZeRO stage under tensor, pipeline and data parallelism at once, and with every
+kind of recomputation; then products that together contain every legal pair of values of two knobs
+(a greedy covering array), and every legal value of the other knobs with each mesh of the 2D and
+2.5D layouts. A new value of a knob thus enters the list by itself. Whether a combination is legal
+is asked of the space. What computes in low precision is there a second time in fp32, where the
+bound is tight.
 """
 
 import random
@@ -120,7 +121,7 @@ def is_legal(product: Product) -> bool:
 @lru_cache(maxsize=1)
 def all_products() -> tuple[Product, ...]:
     """The whole list, always the same."""
-    found = dict.fromkeys([*_singles(), *_cubes(), *_compiled()])
+    found = dict.fromkeys([*_singles(), *_cubes(), *_recomputing(), *_compiled()])
     found.update(dict.fromkeys(_pairwise(list(found))))
     for mesh in _MESHES:
         found.update(dict.fromkeys(_with_mesh(mesh)))
@@ -211,6 +212,22 @@ def _cubes() -> Iterator[Product]:
                 yield product
 
 
+def _recomputing() -> Iterator[Product]:
+    """Every pipeline schedule with every kind of recomputation."""
+    families = cycle(("llama", "gpt2"))
+    for schedule, recompute in product_of(
+        knob_values("pipeline_schedule"), knob_values("recompute")
+    ):
+        for virtual_stages in knob_values("virtual_stages"):
+            config = ParallelConfig(
+                pp=2, pipeline_schedule=schedule, recompute=recompute,
+                virtual_stages=virtual_stages,
+            )  # fmt: skip
+            product = Product(next(families), config)
+            if is_legal(product):
+                yield product
+
+
 def _compiled() -> Iterator[Product]:
     """Compiled layers under each main form; few, since every one compiles for a while."""
     forms: tuple[dict[str, Any], ...] = (
@@ -233,7 +250,7 @@ def _pairwise(found: list[Product]) -> Iterator[Product]:
     }  # fmt: skip
     for product in found:
         pairs -= _pairs(product)
-    for pair in sorted(pairs, key=str):
+    for pair in sorted(pairs, key=lambda pair: sorted(map(str, pair))):
         if pair not in pairs:
             continue
         tries = [_random(rng, dict(pair), spread=0.5) for _ in range(_NUM_TRIES)]
