@@ -10,8 +10,8 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from results_db.errors import InvalidRecord
 
-_COPY_FROM = 50
-"""Rows from which PostgreSQL's COPY is worth its two round trips."""
+_COPY_FROM = 10
+"""Rows from which PostgreSQL's COPY is faster than single inserts in a pipeline."""
 
 
 def insert_or_ignore(

@@ -16,7 +16,12 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DisconnectionError,
+    NoSuchModuleError,
+    SQLAlchemyError,
+)
 
 from results_db.errors import DatabaseUnreadable, NotFound, ReadOnly
 from results_db.filesystems import network_filesystem
@@ -152,11 +157,39 @@ def _make_engine(url: URL, *, read_only: bool) -> Engine:
         options += " -c default_transaction_read_only=on"
     arguments = {"options": options, "connect_timeout": 10, "application_name": "tuner"}
     try:
-        return create_engine(url, connect_args=arguments, pool_pre_ping=True, hide_parameters=True)
+        engine = create_engine(url, connect_args=arguments, hide_parameters=True)
     except (ImportError, NoSuchModuleError) as error:
         raise DatabaseUnreadable(
             "PostgreSQL needs the package psycopg", 'pip install "parallel-tuner[postgres]"'
         ) from error
+
+    _ping_idle_connections(engine)
+    return engine
+
+
+IDLE_S = 20.0
+"""A pooled connection that rested so long is tried out before it is used again."""
+
+
+def _ping_idle_connections(engine: Engine) -> None:
+    """Replace connections that a server's restart or a firewall has cut.
+
+    SQLAlchemy's own `pool_pre_ping` asks before every transaction, which costs a round trip each.
+    """
+
+    @event.listens_for(engine, "checkin")
+    def _rest(_connection: Any, record: Any) -> None:
+        record.info["rests_since"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def _try_out(connection: Any, record: Any, _proxy: Any) -> None:
+        if time.monotonic() - record.info.get("rests_since", time.monotonic()) < IDLE_S:
+            return
+        try:
+            connection.execute("SELECT 1")
+            connection.rollback()
+        except Exception as error:
+            raise DisconnectionError from error
 
 
 def _sqlite_engine(url: URL, *, read_only: bool) -> Engine:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, Engine, bindparam, select, update
 
 from results_db import median_rows, study_rows, trial_rows
 from results_db.bulk import insert_or_ignore, insert_rows, intern
@@ -254,6 +255,8 @@ def _measurement_values(row: MeasurementRow, num_steps: int) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+_SOFTWARE_IDS: WeakKeyDictionary[Engine, dict[str, int]] = WeakKeyDictionary()
+"""Ids of version sets by hash: they are never deleted, and nearly all trials share one."""
 _SOFTWARE = select(software.c.id).where(software.c.versions_hash == bindparam("hash"))
 
 
@@ -261,8 +264,13 @@ def _software_id(connection: Connection, row: MeasurementRow) -> int | None:
     if not row.versions:
         return None
     found = content_hash(to_json(row.versions))
+    known_ids = _SOFTWARE_IDS.setdefault(connection.engine, {})
+    if found in known_ids:
+        return known_ids[found]
     stored = connection.execute(_SOFTWARE, {"hash": found}).scalar()
     if stored is not None:
+        # read, so committed; an id that this transaction made might yet be rolled back
+        known_ids[found] = int(stored)
         return int(stored)
     key = intern(connection, software, "versions_hash", {"versions_hash": found})
     known = [

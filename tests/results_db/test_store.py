@@ -365,3 +365,22 @@ def test_every_knob_keeps_its_value(store, make_study):
     knobs = {knob.name: samples[knob.kind] for knob in KNOBS}
     queue(store, study, knobs=knobs)
     assert store.trial("study", 1).trial.knobs == knobs
+
+
+@pytest.mark.postgres
+def test_a_cut_connection_is_replaced(postgres_server, postgres_template, make_study, monkeypatch):
+    """After a rest the store notices that the server closed its connections."""
+    from sqlalchemy import NullPool, create_engine, text
+
+    from results_db import engine
+
+    with results_db.open(postgres_server.new_database("cut", postgres_template)) as opened:
+        opened.create_study(make_study("before"))
+        admin = create_engine(postgres_server.url(), poolclass=NullPool)
+        with admin.connect() as connection:
+            connection.execute(
+                text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'cut'")
+            )
+        monkeypatch.setattr(engine, "IDLE_S", 0.0)
+        opened.create_study(make_study("after"))
+        assert len(opened.list_studies()) == 2
