@@ -113,7 +113,7 @@ def frontier_stages(folder: Path) -> Figures:
     config = ParallelConfig(
         tp=4, pp=16, dp=2, zero_stage=1, recompute="full", dtype="fp16", reduce_dtype="bf16"
     )
-    points = points_of(model, recipe, [config], attention=ATTENTION_FLASH1)
+    points = points_of(model, recipe, [config], attention=ATTENTION_FLASH1, gradient_bytes=2.0)
     ranks = np.arange(16.0)
     # the log tells what the framework allocated: no context, nothing reserved beyond it
     constants = Constants(fragmentation=1.0, base_memory_bytes=1.0)

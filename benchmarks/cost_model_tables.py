@@ -183,6 +183,7 @@ def points_of_table(frame: pd.DataFrame, stack: Stack) -> Points:
         fused_norm=(frame["norm_kernel"] == "fused").to_numpy(dtype=np.float64),
         dtype_bytes=2.0,
         reduce_bytes=stack.reduce_bytes,
+        gradient_bytes=stack.reduce_bytes,
         first_layers=first,
         middle_layers=middle,
         last_layers=last,

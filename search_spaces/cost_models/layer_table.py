@@ -23,8 +23,9 @@ from search_spaces.cost_models.points import Column, Points
 IRRELEVANT = frozenset(
     {
         "num_layers", "global_batch_size", "dp", "pp", "virtual_stages", "schedule", "zero_stage",
-        "shard_degree", "recompute_layers", "reduce_bytes", "offload", "first_layers",
-        "middle_layers", "last_layers", "optimizer_states", "tied", "biased", "learned_positions",
+        "shard_degree", "recompute_layers", "reduce_bytes", "gradient_bytes", "offload",
+        "first_layers", "middle_layers", "last_layers", "optimizer_states", "tied", "biased",
+        "learned_positions",
     }
 )  # fmt: skip
 """Columns that the work of a layer and of the model's ends does not depend on."""

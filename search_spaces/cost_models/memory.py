@@ -134,12 +134,12 @@ def densities(points: Points, hardware: Hardware, constants: Constants) -> Densi
     training = np.asarray(points.is_training)
     is_half = np.asarray(points.dtype_bytes) < 4
     state = constants.weights_memory * constants.fragmentation
-    gradient = np.where(is_half, points.reduce_bytes, 4.0) * training
+    gradient = np.where(is_half, points.gradient_bytes, 4.0) * training
     owned = 4.0 * points.optimizer_states + np.where(is_half, 4.0, 0.0)
     owned = owned * training / np.where(stage >= 1, shards, 1.0)
     if not hardware.is_cpu:
         owned = owned * (1.0 - np.asarray(points.offload))
-    copies = is_half & (points.reduce_bytes > points.dtype_bytes)
+    copies = is_half & (points.gradient_bytes > points.dtype_bytes)
     layer, layer_input = layer_activation_bytes(points, constants)
     kept = constants.activations_memory * constants.fragmentation
     per_logit = points.dtype_bytes + 8.0 + np.where(points.num_microbatches > 1, 4.0, 0.0)

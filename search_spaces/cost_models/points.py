@@ -73,6 +73,9 @@ class Points:
     recompute_layers: Column = -1.0
     dtype_bytes: Column = 2.0
     reduce_bytes: Column = 2.0
+    """Of a gradient's element on the wire."""
+    gradient_bytes: Column = 4.0
+    """Of a gradient's element in memory; the kernel sums micro-batches in fp32."""
     compiled: Column = 0.0
     offload: Column = 0.0
     attention: Column = ATTENTION_FLASH2

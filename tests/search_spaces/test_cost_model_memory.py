@@ -54,7 +54,7 @@ def test_every_stage_of_the_frontier_run_is_within_5_percent():
         tp=4, pp=16, dp=2, zero_stage=1, recompute="full", dtype="fp16", reduce_dtype="bf16"
     )
     model = _gpt(96, 12288, 96, vocab=50688)
-    points = points_of(model, recipe, [config], attention=ATTENTION_FLASH1)
+    points = points_of(model, recipe, [config], attention=ATTENTION_FLASH1, gradient_bytes=2.0)
     hardware = hardware_of(load_cluster_spec("frontier"))
     allocated = Constants(fragmentation=1.0, base_memory_bytes=1.0)
     ranks = np.array([rank for rank, _ in FRONTIER_LOG], dtype=np.float64)
