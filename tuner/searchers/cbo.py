@@ -36,7 +36,7 @@ class CboOptions(SearcherOptions):
     aims at another spot of the Pareto front.
     """
 
-    failure_cost: float = Field(default=0.008, ge=0)
+    failure_cost: float = Field(default=0.003, ge=0)
     objectives: tuple[ObjectiveName, ...] = Field(default=("throughput",), min_length=1)
 
 
@@ -153,4 +153,4 @@ class CboSearcher(CandidateSearcher):
         """What a failed trial costs now, in log step time."""
         latest = [known for known in self._history.known.values() if not known.is_running][-10:]
         failed = sum(not known.is_measured for known in latest)
-        return self._options.failure_cost * (1 + failed) ** 2
+        return self._options.failure_cost * (1 + 2 * failed) ** 2

@@ -163,7 +163,7 @@ def memory_scale(peaks: Floats, probabilities: Floats) -> MemoryScale | None:
 
 def _shortfall(margins: Sequence[float]) -> Floats:
     """Belief in each of `_SHORTFALLS` after points ran at these margins below the limit."""
-    logs = -0.5 * (_SHORTFALLS / 0.06) ** 2
+    logs = -0.5 * (_SHORTFALLS / 0.04) ** 2
     for margin in margins:
         logs = logs + log_ndtr((margin - _SHORTFALLS) / 0.015)
     weights = np.exp(logs - logs.max())
