@@ -144,3 +144,30 @@ def test_nothing_is_left_after_kill_minus_nine_of_the_controller(tmp_path: Path)
         controller.communicate()
     assert not left_after(processes, 20.0)
     assert ray_folders() <= before
+
+
+def test_trials_on_gpus_get_disjoint_devices_from_ray(tmp_path: Path) -> None:
+    """Ray counts the GPUs that it is told of; the ranks are fake, so none is needed."""
+    gpus = RayLauncher(num_devices=3, run_folder=tmp_path, entry=ENTRY, device_kind="cuda")
+    gpus.open()
+    try:
+        assert gpus.num_devices() == 3
+        jobs = [long_job("pair", dp=2), long_job("single", dp=1)]
+        handles = [
+            gpus.submit(job.model_copy(update={"device_kind": "cuda"}), tmp_path / job.trial_id)
+            for job in jobs
+        ]
+        for handle in handles:
+            wait_for_steps(handle, 1)
+            handle.cancel()
+            wait_for(handle)
+    finally:
+        gpus.close()
+    noted = [
+        json.loads((tmp_path / name).read_text())
+        for name in ("pair/noted.0.json", "pair/noted.1.json", "single/noted.0.json")
+    ]
+    seen = [note["env"]["CUDA_VISIBLE_DEVICES"].split(",") for note in noted]
+    assert seen[0] == seen[1]
+    assert sorted(seen[0] + seen[2]) == ["0", "1", "2"]
+    assert [note["local_rank"] for note in noted] == [0, 1, 0]

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -25,6 +24,7 @@ import psutil
 import tuner
 
 _SEND_TIMEOUT_S = 5.0
+_KILL_TIMEOUT_S = 5.0
 _CHUNK_BYTES = 1 << 16
 _LINE_LIMIT_BYTES = 1 << 28
 
@@ -165,14 +165,29 @@ class Channel:
 
 
 def kill_session(leader: int) -> None:
-    """Kill all processes of a session but the caller.
+    """Kill all processes of a session but the caller, and wait until they are gone.
 
-    Ray's workers leave the process group that they were born in, but not the session.
+    Ray's workers leave the process group that they were born in, but not the session. A process
+    that was being started meanwhile is found by looking again.
     """
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    while (members := _session(leader)) and time.monotonic() < deadline:
+        for member in members:
+            with contextlib.suppress(psutil.Error):
+                member.kill()
+        time.sleep(0.005)
+
+
+def _session(leader: int) -> list[psutil.Process]:
+    """Living processes of a session but the caller."""
+    found = []
     for pid in psutil.pids():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getsid(pid) == leader and pid != os.getpid():
-                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
+            if pid != os.getpid() and os.getsid(pid) == leader:
+                process = psutil.Process(pid)
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+    return found
 
 
 def _wait_unreaped(pid: int, timeout_s: float) -> None:
