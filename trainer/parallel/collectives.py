@@ -151,6 +151,20 @@ class Group:
             )
         return out
 
+    def exchange(self, x: Tensor, peer: int) -> Tensor:
+        """Swap equally shaped contiguous tensors with the group's rank number `peer`."""
+        if peer == self.rank:
+            return x
+        out = torch.empty_like(x)
+        with self._logged("exchange", x.numel() * x.element_size()):
+            both = [
+                dist.P2POp(operation, tensor, group=self.process_group, group_peer=peer)
+                for operation, tensor in ((dist.isend, x), (dist.irecv, out))
+            ]
+            for work in dist.batch_isend_irecv(both):
+                work.wait()
+        return out
+
     def broadcast(self, x: Tensor, source: int, *, is_async: bool = False) -> Pending:
         """Copy `x` of the group's rank number `source` to all, in place."""
         if self.size == 1 or not x.numel():

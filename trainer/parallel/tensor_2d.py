@@ -55,8 +55,7 @@ class Tensor2D(TensorForm):
             groups.of_ranks(*along("tp_column", self.mesh.column_of(own))),
         )
         self._line = groups.of_ranks(*along("tp_depth", self.mesh.line_of(own)))
-        pair = sorted({own, self.mesh.mirror_of(own)})
-        self._mirror = groups.of_ranks(*along("tp_mirror", pair))
+        self._group, self._mirror = tensor_ranks, self.mesh.mirror_of(own)
         self._is_first_row = self.place.row == 0
 
     def _check(self) -> None:
@@ -174,7 +173,7 @@ class Tensor2D(TensorForm):
     def _head_place(self, weight: ShardParameter) -> HeadPlace:
         is_tied = weight.spec.name == TOKEN_EMBEDDING
         rows = self._cut(self.model.vocab_size, self.place.column)
-        return HeadPlace(self.grid, rows, self._mirror if is_tied else None)
+        return HeadPlace(self.grid, rows, self._group, self._mirror if is_tied else None)
 
     def cross_entropy(self, x_BTD: Tensor, weight: ShardParameter, inputs: LossInputs) -> Tensor:
         """Loss of this row's tokens over the vocabulary, which is cut over columns."""

@@ -85,21 +85,20 @@ class AddPositions2D(torch.autograd.Function):
 class HeadPlace:
     """Where this rank stands in the projection to the vocabulary.
 
-    `rows` is the part of the vocabulary of this rank's column. `mirror` joins this rank and the one
-    at the transposed place if the table is tied to the embedding and lies there.
+    `rows` is the part of the vocabulary of this rank's column. `mirror` is the rank of `group` at
+    the transposed place if the table is tied to the embedding and lies there.
     """
 
     grid: Grid
     rows: Range
-    mirror: Group | None
+    group: Group
+    mirror: int | None
 
     def turned(self, block: Tensor) -> Tensor:
         """The block at the transposed place (its own inverse); `block` itself when not tied."""
-        if self.mirror is None or self.mirror.size == 1:
+        if self.mirror is None:
             return block
-        both = block.new_empty(2, *block.shape)
-        self.mirror.all_gather(both.view(-1), block.contiguous().view(-1)).wait()
-        return both[1 - self.mirror.rank]
+        return self.group.exchange(block.contiguous(), self.mirror)
 
     def weight_panels(self, weight: Tensor) -> Tensor:
         """Blocks (V, D) of the column, one per part of the input features."""
