@@ -62,7 +62,7 @@ class MeasureSpec(_Message):
 
     warmup_steps: int = Field(default=2, ge=1, description="steps before the measured ones")
     measured_steps: int = Field(default=5, ge=1, description="steps that the median is taken of")
-    deadline_s: float = Field(default=300.0, gt=0, description="total wall clock of one trial, seconds")
+    deadline_s: float = Field(default=300.0, gt=0, description="wall clock of one trial, seconds")
     hang_s: float = Field(default=60.0, gt=0, description="longest silence of all ranks, seconds")
     profile: bool = Field(default=False, description="time the parts of a step and its collectives")
 

@@ -34,7 +34,7 @@ virtual_stages = 1
 [search]
 searcher = "random"
 max_trials = 6
-max_retries = 1
+max_retries = 2
 confirm_top = 0
 check_drift = false
 early_stop = false

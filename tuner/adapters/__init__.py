@@ -1,0 +1,1 @@
+"""Adapters: run a user's own trainer as the trial."""

@@ -1,0 +1,1 @@
+"""Exporters: a configuration in the words of a trainer."""
