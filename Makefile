@@ -29,6 +29,8 @@ smoke: $(VENV)/.installed  ## propose, run 2 ranks, measure, store and rank in u
 lint: $(VENV)/.dev  ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m results_db.diagram --check
+	$(BIN)/python -m tuner.cli.reference --check
 
 format: $(VENV)/.dev  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .

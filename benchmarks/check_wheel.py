@@ -34,8 +34,8 @@ def check_contents(wheel: Path) -> None:
         raise SystemExit(f"the wheel's top-level names are {sorted(tops)}, not {sorted(PACKAGES)}")
     presets = [name for name in names if name.startswith("search_spaces/presets/models/")]
     migrations = [name for name in names if name.startswith("results_db/migrations/")]
-    if not presets or not migrations:
-        raise SystemExit("the wheel lacks the model presets or the database migrations")
+    if not presets or not migrations or "results_db/views.sql" not in names:
+        raise SystemExit("the wheel lacks model presets, database migrations or views")
     print(f"{wheel.name}: {len(names)} files, packages {', '.join(sorted(tops))}")
 
 
