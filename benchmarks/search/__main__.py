@@ -22,7 +22,7 @@ from benchmarks.search.overhead import ask_tell_ms
 from benchmarks.search.problem import Problem, SearcherFactory, Trace, run, summarise
 from benchmarks.search.tables import table_problems
 from benchmarks.search.warm import warm_start_figures
-from tuner.errors import TunerError
+from tuner.errors import ConfigError, TunerError
 from tuner.ports import Candidate, Searcher
 from tuner.registry import load, names
 
@@ -95,6 +95,9 @@ def run_tables(options: argparse.Namespace, searchers: Sequence[str]) -> dict[st
     path = options.table or find_table()
     if path is None:
         raise TunerError("no table to run on", hint="name one with --table FILE.csv")
+    for file in (path, options.calibrate_table):
+        if file is not None and not file.is_file():
+            raise ConfigError(f"there is no table at {file}")
     figures: dict[str, Any] = {}
     for subset, is_clean in (("clean", True), ("all", False)):
         problems = table_problems(path, options.calibrate_table, is_clean=is_clean)
