@@ -40,7 +40,7 @@ def with_failures(output: TrialOutput, nodes: Sequence[NodeResult], job: TrialJo
     primary = finder.find()
     if primary is None:
         return output
-    others = [report for report in output.failures if report != primary]
+    others = [report for report in output.failures if report is not primary]
     complete = finder.with_context(primary)
     return output.model_copy(update={"failures": [complete, *others]})
 
