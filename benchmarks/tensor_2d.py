@@ -24,7 +24,7 @@ from search_spaces.model_spec import ModelSpec
 from search_spaces.training_spec import TrainingSpec
 
 PARTS = ("volume", "memory", "time", "model")
-SLOW_MEGABIT_PER_S = 100.0
+SLOW_MEGABIT_PER_S = 50.0
 FULL_RECOMPUTE = {"recompute": "full"}
 LAYOUTS: dict[str, dict[str, Any]] = {"1d": {}, "2d": {"tp_layout": "2d"}}
 
@@ -146,7 +146,7 @@ def measure_time(args: argparse.Namespace) -> dict[str, float]:
 
 def _time_on(ranks: MeshRanks, args: argparse.Namespace, link: str) -> dict[str, float]:
     model, length = model_of(128, 2, 4), 96
-    rounds = args.rounds or (3 if args.quick else 7)
+    rounds = args.rounds or (2 if args.quick else 3)
     speed = f"{SLOW_MEGABIT_PER_S:.0f} Mbit/s per rank" if link == "slow" else "not limited"
     print(f"{link} link ({speed}): 4 ranks, {model.num_layers} layers, h={model.hidden_size}")
     figures: dict[str, float] = {}
