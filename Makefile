@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # With GPUs: `make demo TORCH="torch>=2.13"`, or install your own torch into .venv first.
 TORCH ?= torch==2.13.0+cpu
 TORCH_FALLBACK ?= torch>=2.13
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test slow-tests smoke lint format types boundaries wheel check clean two-node

@@ -156,7 +156,9 @@ class TrialRunner:
             running.record, running.config, "step", step=last.step, step_time_s=last.step_time_s
         )
         is_search = running.record.purpose is Purpose.SEARCH
-        if is_search and not running.is_pruned and self._is_excluded(steps):
+        total = running.handle.job.measure.measured_steps
+        is_nearly_done = sum(not step.is_warmup for step in steps) >= total - 1
+        if is_search and not (running.is_pruned or is_nearly_done) and self._is_excluded(steps):
             running.is_pruned = True
             running.handle.cancel()
 
