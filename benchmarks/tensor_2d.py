@@ -25,6 +25,9 @@ from search_spaces.training_spec import TrainingSpec
 
 PARTS = ("volume", "memory", "time", "model")
 SLOW_MEGABIT_PER_S = 50.0
+VARIANTS = ("broadcast", "gather")
+LEAN = "broadcast"
+"""The way of panels whose memory is compared, the paper's; the other holds q panels at a time."""
 FULL_RECOMPUTE = {"recompute": "full"}
 LAYOUTS: dict[str, dict[str, Any]] = {"1d": {}, "2d": {"tp_layout": "2d"}}
 
@@ -74,9 +77,9 @@ def _subject(
 def measure_memory(args: argparse.Namespace) -> dict[str, float]:
     """Activation memory and largest batches on 4 and 9 ranks."""
     figures: dict[str, float] = {}
-    batch, length = (12, 64) if args.quick else (12, 256)
+    batch, length = (12, 128) if args.quick else (12, 256)
     for num_ranks in (4,) if args.quick else (4, 9):
-        model = model_of(288, 4 if args.quick else 8, 36)
+        model = model_of(288, 8, 36)
         with MeshRanks(num_ranks) as ranks:
             figures |= _memory_on(ranks, num_ranks, model, length, batch)
     return figures
@@ -87,29 +90,26 @@ def _memory_on(
 ) -> dict[str, float]:
     def peak(layout: str, batch: int, **changed: Any) -> tuple[float, float]:
         """Mebibytes of the fullest rank: activations, and all."""
+        variant = changed.pop("variant", None)
         knobs = {"tp": num_ranks, **FULL_RECOMPUTE, **LAYOUTS[layout], **changed}
-        found = ranks.ask("memory", **_subject(model, length, batch, knobs))
-        fullest = max(found, key=lambda answer: answer["peak"])
-        return (fullest["peak"] - fullest["states"]) / 2**20, fullest["peak"] / 2**20
+        found = ranks.ask("memory", variant=variant, **_subject(model, length, batch, knobs))
+        fullest = max(found, key=lambda answer: sum(answer.values()))
+        return fullest["activations"] / 2**20, sum(fullest.values()) / 2**20
 
     print(
         f"{num_ranks} ranks, {model.num_layers} layers, h={model.hidden_size}, batch {batch} x "
         f"{length} tokens; MiB of activations of the fullest rank"
     )
-    kinds: dict[str, dict[str, Any]] = {
-        "recompute full": {},
-        "recompute none": {"recompute": "none"},
-    }
-    for name, changed in kinds.items():
-        flat, mesh = peak("1d", batch, **changed)[0], peak("2d", batch, **changed)[0]
-        print(f"  {name}: 1D {flat:.1f}, 2D {mesh:.1f}, ratio {flat / mesh:.2f}")
-    sharded = peak("1d", batch, sequence_parallel=True)[0]
-    print(f"  recompute full, 1D with sequence parallelism: {sharded:.1f}")
+    for recompute in ("full", "none"):
+        flat = peak("1d", batch, recompute=recompute)[0]
+        meshes = {v: peak("2d", batch, recompute=recompute, variant=v)[0] for v in VARIANTS}
+        shown = ", ".join(f"2D by {v} {m:.1f} ({flat / m:.2f} x less)" for v, m in meshes.items())
+        print(f"  recompute {recompute}: 1D {flat:.1f}, {shown}")
     activations, limit = peak("1d", batch)
-    mesh = peak("2d", batch)[0]
+    mesh = peak("2d", batch, variant=LEAN)[0]
     step = int(num_ranks**0.5)
-    largest = _largest_batch(lambda b: peak("2d", b)[1], limit, batch, step)
-    print(f"  under the {limit:.0f} MiB that 1D takes for {batch}: 2D fits {largest}")
+    largest = _largest_batch(lambda b: peak("2d", b, variant=LEAN)[1], limit, batch, step)
+    print(f"  under the {limit:.0f} MiB that 1D takes for {batch}: 2D by {LEAN} fits {largest}")
     return {
         f"activation_memory_1d_over_2d_{num_ranks}_ranks": activations / mesh,
         f"max_batch_2d_over_1d_{num_ranks}_ranks": largest / batch,
@@ -122,8 +122,11 @@ def _largest_batch(peak: Callable[[int], float], limit: float, batch: int, step:
     A line through two measured batches gives the first guess; then real runs decide.
     """
     low, high = peak(batch), peak(2 * batch)
-    slope = max((high - low) / batch, 1e-9)
+    if high <= low:
+        raise RuntimeError(f"twice the batch took {high:.1f} MiB instead of {low:.1f}")
+    slope = (high - low) / batch
     guess = int((limit - low) / slope + batch) // step * step
+    guess = min(max(guess, step), 64 * batch)
     while guess > step and peak(guess) > limit:
         guess -= step
     while peak(guess + step) <= limit:
@@ -212,7 +215,7 @@ def _variants(
 ) -> dict[str, float]:
     """Broadcast panel by panel against one all-gather per operand."""
     subject = _subject(model, length, batch, {"tp": 4, **FULL_RECOMPUTE, **LAYOUTS["2d"]})
-    subjects = {name: {**subject, "variant": name} for name in ("broadcast", "gather")}
+    subjects = {name: {**subject, "variant": name} for name in VARIANTS}
     timings = _steps(ranks, subjects, rounds)
     for name, timing in timings.items():
         print(f"    panels by {name:9s} {timing}")
