@@ -83,6 +83,7 @@ def build_candidates(
             step_time_high_s=estimate.step_time_high_s,
             step_time_parts_s=estimate.parts_s,
             peak_memory_bytes=estimate.peak_memory_bytes,
+            peak_memory_parts_bytes=estimate.memory_parts_bytes,
             probability_fits=estimate.probability_fits(cluster.memory_bytes),
         )
         for point, estimate in zip(points, cost_model.estimate_many(points), strict=True)

@@ -29,8 +29,9 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher
         entry=ENTRY,
         patience={"early_exit_s": 2.0, "teardown_s": 1.0, "settle_s": 0.5},
     )
+    before = set(descendants())
     made.open()
-    processes = descendants()
+    processes = set(descendants()) - before
     yield made
     made.close()
     assert not left_after(processes, 5.0)

@@ -31,8 +31,9 @@ def cluster() -> Iterator[tuple[RayLauncher, RayNodes]]:
         launcher = RayLauncher(
             num_devices=None, run_folder=Path.cwd(), address=nodes.address, entry=ENTRY
         )
+        before = set(descendants())
         launcher.open()
-        processes = descendants()
+        processes = set(descendants()) - before
         yield launcher, nodes
         launcher.close()
     assert not left_after(processes, 15.0)

@@ -231,8 +231,9 @@ def test_a_preload_that_starts_threads_is_refused(
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_both_start_methods_run_trials_and_leave_nothing(tmp_path: Path, method: str) -> None:
     launcher = LocalLauncher(num_devices=2, run_folder=tmp_path, entry=ENTRY, start_method=method)
+    before = set(descendants())
     launcher.open()
-    processes = descendants()
+    processes = set(descendants()) - before
     try:
         assert wait_for(launcher.submit(tiny_job(), tmp_path / "trial")).result is not None
     finally:

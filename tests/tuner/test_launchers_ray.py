@@ -35,8 +35,9 @@ def ray_folders() -> set[str]:
 def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayLauncher]:
     before = ray_folders()
     made = RayLauncher(num_devices=4, run_folder=tmp_path_factory.mktemp("runs"), entry=ENTRY)
+    others = set(descendants())
     made.open()
-    processes = descendants()
+    processes = set(descendants()) - others
     yield made
     made.close()
     assert not left_after(processes, 10.0)

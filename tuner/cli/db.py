@@ -100,7 +100,12 @@ def export(folder: Path, file_format: str, only: tuple[str, ...], store: str | N
         click.echo(path)
 
 
-@db_group.command(name="import")
+@db_group.command(
+    name="import",
+    epilog="\b\nExamples:\n"
+    "  tuner import optuna sqlite:///optuna.db --study earlier\n"
+    "  tuner import deepspeed ./autotuning_results --study ds --num-layers 24",
+)
 @click.argument("tool", metavar="TOOL")
 @click.argument("source")
 @click.option("--study", required=True, help="Name of the study to make.")

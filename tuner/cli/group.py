@@ -21,7 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "studies": ("tuner.cli.studies:studies", "List the studies of a database."),
     "sql": ("tuner.cli.sql:sql_command", "Ask the results database in SQL, read-only."),
     "db": ("tuner.cli.db:db_group", "Look after the results database."),
-    "import": ("tuner.cli.db:import_command", "Take in another tool's results."),
+    "import": ("tuner.cli.db:import_command", "Take over another tool's results as a new study."),
     "plan": ("tuner.cli.plan:plan", "Predict the fastest configurations without running any."),
     "calibrate": (
         "tuner.cli.calibrate:calibrate",
