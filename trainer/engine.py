@@ -57,6 +57,7 @@ class Engine:
         device: where tensors live.
         seed: of initial weights and data.
         enter_phase: told when a phase begins, with the stage it is in (-1 for none).
+        groups: the process groups, if others than the default backend's.
 
     Raises:
         UnsupportedConfigError: the kernel cannot run this configuration.
@@ -65,7 +66,7 @@ class Engine:
     def __init__(
         self, model: ModelSpec, training: TrainingSpec, config: ParallelConfig, mesh: ParallelMesh,
         rank: int, device: torch.device, seed: int = 0,
-        enter_phase: Callable[[Phase, int], None] = _no_phase,
+        enter_phase: Callable[[Phase, int], None] = _no_phase, groups: Communicator | None = None,
     ) -> None:  # fmt: skip
         _check(model, training, config)
         self.model, self.training, self.config = model, training, config
@@ -73,7 +74,7 @@ class Engine:
         self.coordinates = mesh.coordinates(rank)
         self.is_training = training.workload == "training"
         self._enter_phase = enter_phase
-        self.groups = Communicator(mesh, rank)
+        self.groups = groups or Communicator(mesh, rank)
         self.world = self.groups.group("world")
         self.num_micro_batches = training.global_batch_size // (config.micro_batch_size * config.dp)
         self.form = make_form(model, config, self.groups)

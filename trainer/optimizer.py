@@ -132,5 +132,9 @@ class ShardedOptimizer:
     @property
     def state_bytes(self) -> int:
         """Bytes of the optimizer's own states."""
-        moments = [x for item in self._decayed + self._plain for x in (item.mean, item.square)]
-        return sum(x.numel() * x.element_size() for x in moments)
+        return sum(x.numel() * x.element_size() for x in self.moments)
+
+    @property
+    def moments(self) -> list[Tensor]:
+        """Adam's running means and mean squares, or nothing in as many empty tensors."""
+        return [x for item in self._decayed + self._plain for x in (item.mean, item.square)]

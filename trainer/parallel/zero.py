@@ -25,6 +25,7 @@ stages 2 and 3), its reduction starts at once and runs beside the rest of the ba
 
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -218,8 +219,9 @@ class ShardedUnit:
         view.index_add_(0, index, rows.to(view.dtype))
 
     def _take_autograd_gradient(self, parameter: Tensor) -> None:
-        if parameter.grad is not None and isinstance(parameter, ShardParameter):
-            self.accumulate(parameter, parameter.grad)
+        if parameter.grad is not None:
+            # only these have the hook; a fake one is of a class of its own
+            self.accumulate(cast("ShardParameter", parameter), parameter.grad)
             parameter.grad = None
 
     def _gradient_view(self, parameter: ShardParameter) -> tuple[Tensor, bool]:
@@ -355,10 +357,15 @@ class ShardedUnit:
 
     # ---------------------------------------------------------------- inspection
     @property
+    def buffers(self) -> dict[str, list[Tensor]]:
+        """What is held now of weights, masters and gradients; some may share their storage."""
+        gradients = [x for x in (self._gradient, self.gradient_shard) if x is not None]
+        return {"parameters": [self.flat], "gradients": gradients, "optimizer": [self.master]}
+
+    @property
     def resident_bytes(self) -> int:
         """Bytes of weights, masters and gradients that stay allocated between steps."""
-        buffers = [self.flat, self.master, self._gradient, self.gradient_shard]
-        storages = [x.untyped_storage() for x in buffers if x is not None]
+        storages = [x.untyped_storage() for part in self.buffers.values() for x in part]
         return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def full_gradient(self, name: str) -> Tensor:
