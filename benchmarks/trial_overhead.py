@@ -22,7 +22,7 @@ from search_spaces.training_spec import TrainingSpec
 from trainer.contract import MeasureSpec, TrialJob, TrialOutput
 from tuner import registry
 from tuner.ports import Launcher
-from tuner.state_machine import judge
+from tuner.trial_life import judge
 
 CONFIGS = {2: ParallelConfig(tp=2, micro_batch_size=2), 4: ParallelConfig(tp=2, pp=2)}
 
