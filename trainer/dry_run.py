@@ -270,7 +270,7 @@ def _fake_world(rank: int, world_size: int) -> Iterator[None]:
         yield
     finally:
         setattr(torch.Tensor, "data_ptr", original)  # noqa: B010
-        delattr(FakeWork, "is_completed")  # noqa: B043
+        delattr(FakeWork, "is_completed")
         dist.destroy_process_group()
         sys.excepthook = hook
 

@@ -57,12 +57,17 @@ class CollectiveLog:
 
 
 class LoggedWork:
-    """A pending collective whose waiting time is logged; `finish` runs once, after it is done."""
+    """A pending collective whose waiting time is logged; `finish` runs once, after it is done.
+
+    `tensors` are held until then, as the backend's own work object holds them.
+    """
 
     def __init__(
-        self, work: Any, log: CollectiveLog, name: str, finish: Callable[[], None] | None = None
-    ) -> None:
+        self, work: Any, log: CollectiveLog, name: str, tensors: tuple[Tensor, ...],
+        finish: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         self._work, self._log, self._name, self._finish = work, log, name, finish
+        self._tensors = tensors if work is not None else ()
 
     def wait(self) -> None:
         """Wait, log the seconds and finish; a second call is free."""
@@ -74,6 +79,7 @@ class LoggedWork:
         if self._work is not None:
             self._log.add(self._name, 0, time.perf_counter() - start, calls=0)
         self._work = self._finish = None
+        self._tensors = ()
 
 
 @dataclass
@@ -105,7 +111,7 @@ class Group:
         operation = dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM
         with self._logged("all_reduce", x.numel() * x.element_size()) as name:
             work = dist.all_reduce(x, operation, group=self.process_group, async_op=is_async)
-        return LoggedWork(work, self.log, name)
+        return LoggedWork(work, self.log, name, (x,))
 
     def all_gather(self, out: Tensor, x: Tensor, *, is_async: bool = False) -> Pending:
         """Concatenate every rank's flat `x` into flat `out`; `x` may be a slice of `out`."""
@@ -115,7 +121,7 @@ class Group:
             return Done()
         with self._logged("all_gather", x.numel() * x.element_size()) as name:
             work = _all_gather(out, x, self.process_group, is_async)
-        return LoggedWork(work, self.log, name)
+        return LoggedWork(work, self.log, name, (out, x))
 
     def reduce_scatter(self, out: Tensor, x: Tensor, *, is_async: bool = False) -> Pending:
         """Sum flat `x` over the group and keep this rank's equal part in flat `out`.
@@ -129,10 +135,10 @@ class Group:
         with self._logged("reduce_scatter", x.numel() * x.element_size()) as name:
             if not self.uses_gloo:
                 work = _reduce_scatter(out, x, self.process_group, is_async)
-                return LoggedWork(work, self.log, name)
+                return LoggedWork(work, self.log, name, (out, x))
             parts = torch.empty_like(x)
             work = dist.all_to_all_single(parts, x, group=self.process_group, async_op=is_async)
-        pending = LoggedWork(work, self.log, name, lambda: _sum_parts(out, parts))
+        pending = LoggedWork(work, self.log, name, (x,), lambda: _sum_parts(out, parts))
         if not is_async:
             pending.wait()
         return pending
@@ -171,7 +177,7 @@ class Group:
             return Done()
         with self._logged("broadcast", x.numel() * x.element_size()) as name:
             work = dist.broadcast(x, group=self.process_group, group_src=source, async_op=is_async)
-        return LoggedWork(work, self.log, name)
+        return LoggedWork(work, self.log, name, (x,))
 
     def reduce(self, x: Tensor, destination: int, *, is_async: bool = False) -> Pending:
         """Sum `x` into the group's rank number `destination`; the others' `x` is lost."""
@@ -181,7 +187,7 @@ class Group:
             work = dist.reduce(
                 x, group=self.process_group, group_dst=destination, async_op=is_async
             )
-        return LoggedWork(work, self.log, name)
+        return LoggedWork(work, self.log, name, (x,))
 
 
 def _all_gather(out: Tensor, x: Tensor, group: Any, is_async: bool) -> Any:
