@@ -216,7 +216,7 @@ def test_measure_is_the_trainers_message() -> None:
 
 def test_sequence_length_follows_the_device_unless_it_is_given() -> None:
     config = study_config_from(MODEL)
-    assert config.with_device_defaults("cpu", 1024).training.sequence_length == 128
+    assert config.with_device_defaults("cpu", 1024).training.sequence_length == 64
     assert config.with_device_defaults("cuda", 4096).training.sequence_length == 1024
     assert config.with_device_defaults("cpu", 64).training.sequence_length == 64
     given = study_config_from(MODEL | {"training": {"sequence_length": 512}})

@@ -54,7 +54,7 @@ a wrong value is an error that names the legal ones.
 
 The value of `--set` is read as TOML; a bare word is text, so `--set space.recompute=[none,full]`
 works. Environment variables change nothing but the default of the database (`TUNER_STORE`). A
-`sequence_length` that is not given is 128 on a CPU, and never more than the model has positions.
+`sequence_length` that is not given is 64 on a CPU, and never more than the model has positions.
 """
 
 

@@ -288,7 +288,7 @@ def _legal_name(name: str) -> str:
 
 
 # Tokens of a step that a CPU gets through in about the time that people wait for a trial.
-_CPU_SEQUENCE_LENGTH = 128
+_CPU_SEQUENCE_LENGTH = 64
 
 
 class StudyConfig(_Section):
