@@ -28,23 +28,23 @@ from trainer.contract import JOB_FILE, MeasureSpec, TrialJob, read_output
 from trainer.dry_run import dry_run
 from trainer.worker import run_rank
 
-FULL = Shape(num_layers=8, hidden_size=384, num_heads=6, vocab_size=4096, batch_size=8)
-QUICK = Shape(num_layers=4, hidden_size=256, num_heads=4, vocab_size=4096, batch_size=8)
+FULL = Shape(num_layers=8, hidden_size=384, num_heads=6, vocab_size=4096, batch_size=4)
+QUICK = Shape(num_layers=4, hidden_size=256, num_heads=4, vocab_size=4096, batch_size=4)
 CONFIGS: tuple[dict[str, Any], ...] = (
-    {"dp": 2, "micro_batch_size": 2},
-    {"tp": 2, "sequence_parallel": True, "micro_batch_size": 2},
+    {"dp": 2},
+    {"tp": 2, "sequence_parallel": True},
     {"pp": 2},
-    {"dp": 2, "zero_stage": 3, "micro_batch_size": 2},
-    {"dp": 2, "zero_stage": 1, "micro_batch_size": 2},
-    {"dp": 2, "zero_stage": 2, "micro_batch_size": 2},
-    {"dp": 2, "micro_batch_size": 2, "recompute": "selective"},
-    {"dp": 2, "zero_stage": 3, "micro_batch_size": 2, "recompute": "full"},
-    {"tp": 2, "micro_batch_size": 2},
-    {"tp": 2, "micro_batch_size": 2, "dtype": "bf16"},
+    {"dp": 2, "zero_stage": 3},
+    {"dp": 2, "zero_stage": 1},
+    {"dp": 2, "zero_stage": 2},
+    {"dp": 2, "recompute": "selective"},
+    {"dp": 2, "zero_stage": 3, "recompute": "full"},
+    {"tp": 2},
+    {"tp": 2, "dtype": "bf16"},
     {"pp": 2, "virtual_stages": 2, "pipeline_schedule": "interleaved"},
     {"pp": 2, "pipeline_schedule": "zero_bubble"},
-    {"pp": 2, "recompute": "full", "micro_batch_size": 2},
-    {"cp": 2, "micro_batch_size": 2},
+    {"pp": 2, "recompute": "full"},
+    {"cp": 2},
     {"pp": 2, "dp": 2, "zero_stage": 1, "dtype": "bf16"},
     {"tp": 2, "pp": 2},
     {"tp": 2, "dp": 2, "zero_stage": 2},

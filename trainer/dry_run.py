@@ -188,7 +188,7 @@ class _Observer:
     """Names the sections of a step after its phases, and takes the parts near the peak."""
 
     def __init__(self, job: TrialJob) -> None:
-        self.memory = LiveMemory(gloo_scratch=job.device_kind == "cpu", on_peak=self._at_peak)
+        self.memory = LiveMemory(as_resident=job.device_kind == "cpu", on_peak=self._at_peak)
         self.engine: Engine | None = None
         self.parts = dict.fromkeys(PARTS, 0)
         self._threshold: float | None = None

@@ -6,6 +6,7 @@ count nothing. Works alike on real tensors and on fake ones, which have sizes bu
 
 import weakref
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Self
 
 import torch
@@ -18,6 +19,9 @@ aten, c10d = torch.ops.aten, torch.ops.c10d
 
 _CPU_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
 _CPU_ATTENTION_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward
+_UNINITIALISED = (
+    aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided,
+)  # fmt: skip
 _GATHERS = (c10d._allgather_base_, c10d.allgather_)
 
 
@@ -30,22 +34,23 @@ class LiveMemory(TorchDispatchMode):
     """Counts live bytes, their peaks by section of the program, and FLOPs.
 
     Args:
-        gloo_scratch: add what gloo allocates inside a collective: all-gather receives into a
-            buffer of its own, as large as the result.
+        as_resident: count what is resident on CPU under gloo. Uninitialised storages are counted
+            from the first operation that writes to them. All-gather receives into a buffer of its
+            own, as large as the result, which is added while it runs.
         on_peak: called with the live bytes at every new highest count.
 
     Values read back from fake tensors are zero.
     """
 
     def __init__(
-        self, *, gloo_scratch: bool = False, on_peak: Callable[[int], None] | None = None
+        self, *, as_resident: bool = False, on_peak: Callable[[int], None] | None = None
     ) -> None:
         super().__init__()
         self.live_bytes = self.peak_bytes = self.flops = self.num_ops = 0
         self.peaks: dict[str, int] = {}
         self.section = ""
         self.sizes: dict[int, int] = {}
-        self._gloo_scratch, self._on_peak = gloo_scratch, on_peak
+        self._as_resident, self._on_peak = as_resident, on_peak
         self._resize: Any = None
 
     def start(self) -> None:
@@ -86,12 +91,22 @@ class LiveMemory(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         self.num_ops += 1
         self.flops += _flops(packet, args, kwargs or {}, out)
-        for x in tree_leaves(out):
+        for x in self._counted(func, args, out):
             if isinstance(x, Tensor):
                 self._set_size(x.untyped_storage())
-        if self._gloo_scratch and packet in _GATHERS:
+        if self._as_resident and packet in _GATHERS:
             self._note_peak(_num_bytes(args[0]))
         return out
+
+    def _counted(self, func: Any, args: Any, out: Any) -> list[Any]:
+        """Tensors of an operation whose storages are in use from here on."""
+        if not self._as_resident:
+            return tree_leaves(out)
+        if func.namespace == "c10d":  # whose schemas do not say what is written
+            return tree_leaves(args)
+        if func._overloadpacket in _UNINITIALISED or func.is_view:
+            return []
+        return tree_leaves([out, [args[at] for at in _written(func) if at < len(args)]])
 
     def _set_size(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()
@@ -115,6 +130,13 @@ class LiveMemory(TorchDispatchMode):
             self.peak_bytes = live
             if self._on_peak is not None:
                 self._on_peak(live)
+
+
+@cache
+def _written(func: Any) -> tuple[int, ...]:
+    """Places of the arguments that an operation writes to; `out=` is its result anyway."""
+    arguments = enumerate(func._schema.arguments)
+    return tuple(at for at, x in arguments if x.alias_info is not None and x.alias_info.is_write)
 
 
 def _is_fake(x: Tensor) -> bool:

@@ -59,6 +59,18 @@ def test_live_memory_follows_resizes_and_sections() -> None:
         assert memory.peaks == {"a": 4000, "b": 8000}
 
 
+def test_resident_memory_begins_with_the_first_write() -> None:
+    with LiveMemory(as_resident=True) as memory:
+        x = torch.empty(1000)
+        row = x.view(10, 100)[0]
+        assert memory.live_bytes == 0
+        row.zero_()
+        assert memory.live_bytes == 4000
+        y = torch.empty(1000)
+        torch.add(x, 1, out=y)
+        assert memory.live_bytes == 8000
+
+
 def test_live_memory_counts_flops_of_products() -> None:
     a, b = torch.ones(2, 3), torch.ones(3, 5)
     with LiveMemory() as memory:
@@ -69,9 +81,9 @@ def test_live_memory_counts_flops_of_products() -> None:
 @pytest.mark.parametrize(
     "knobs",
     [
-        {},
+        {"micro_batch_size": 4},
         {"dp": 4, "zero_stage": 3, "recompute": "full"},
-        {"tp": 2, "sequence_parallel": True, "dtype": "bf16"},
+        {"tp": 2, "sequence_parallel": True, "dtype": "bf16", "micro_batch_size": 4},
     ],
 )
 def test_flops_are_those_of_the_declared_formula(knobs: dict[str, Any]) -> None:
@@ -80,10 +92,13 @@ def test_flops_are_those_of_the_declared_formula(knobs: dict[str, Any]) -> None:
     assert found == hardware_flops_per_step(job.model, job.training, job.config)
 
 
-def test_flops_of_all_ranks_of_a_pipeline_add_up() -> None:
-    job = job_of("gpt2-tiny", tokens=16, pp=2, pipeline_schedule="zero_bubble")
-    found = sum(dry_run(job, rank).hardware_flops for rank in range(2))
+def test_ranks_of_a_pipeline_add_up_and_the_fullest_answers_for_all() -> None:
+    job = job_of("gpt2-tiny", tokens=16, pp=2, pipeline_schedule="zero_bubble", micro_batch_size=2)
+    ranks = [dry_run(job, rank) for rank in range(2)]
+    found = sum(rank.hardware_flops for rank in ranks)
     assert found == hardware_flops_per_step(job.model, job.training, job.config)
+    peaks = [rank.peak_memory_bytes for rank in ranks]
+    assert dry_run(job).peak_memory_bytes == max(peaks)
 
 
 def test_two_depths_extend_to_the_exact_run() -> None:
@@ -102,12 +117,6 @@ def test_parts_are_states_of_the_rank_and_sum_to_the_peak() -> None:
     assert sum(parts.values()) == result.peak_memory_bytes
     # fp32 masters lie in the weights; the two moments are halved over two ranks
     assert parts["parameters"] == parts["gradients"] == parts["optimizer"]
-
-
-def test_without_a_rank_the_fullest_stage_answers() -> None:
-    job = job_of("gpt2-tiny", tokens=16, batch=8, pp=2)
-    peaks = [dry_run(job, rank).peak_memory_bytes for rank in range(2)]
-    assert dry_run(job).peak_memory_bytes == max(peaks)
 
 
 @pytest.mark.parametrize(
