@@ -86,6 +86,17 @@ def test_trials_see_their_own_folder_and_nothing_of_the_callers(
     assert {path.name for path in tmp_path.iterdir()} == {"trainer.py", "trial"}
 
 
+def test_ranks_are_not_slowed_in_favour_of_other_processes(
+    launcher: RayLauncher, tmp_path: Path
+) -> None:
+    handle = launcher.submit(long_job(), tmp_path / "trial")
+    wait_for_steps(handle, 1)
+    nices = [process.nice() for process in rank_processes(tmp_path / "trial")]
+    handle.cancel()
+    wait_for(handle)
+    assert nices == [psutil.Process().nice()] * 2
+
+
 def test_every_port_of_a_local_cluster_is_on_loopback(launcher: RayLauncher) -> None:
     ours = {process.pid for process in descendants()}
     listening = [

@@ -37,6 +37,8 @@ _RAY_ENVIRONMENT = {
     "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",  # ranks see all the trial's GPUs
     "RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES": "1",
     "RAY_DEDUP_LOGS": "0",
+    # Ray's workers yield to every other process (nice 15), which would slow the ranks they start.
+    "RAY_worker_niceness": "0",
 }
 _LOCAL_CLUSTER = {
     # On a busy machine Ray's own agents take longer to start than it waits for by default.
