@@ -51,7 +51,7 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {"tp": 4, "tp_layout": "2d", "micro_batch_size": 2},
 )
 NUM_QUICK = 4
-LARGE = {"tp": 8, "pp": 4, "dp": 2, "zero_stage": 1, "dtype": "bf16"}
+LARGE: dict[str, Any] = {"tp": 8, "pp": 4, "dp": 2, "zero_stage": 1, "dtype": "bf16"}
 
 
 @dataclass(frozen=True)
