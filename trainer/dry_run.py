@@ -36,7 +36,7 @@ from trainer.schedules import stages_of_rank
 from trainer.worker import read_job
 
 PARTS = ("parameters", "gradients", "optimizer", "activations", "other")
-_SHALLOW, _DEEPER = 2, 3  # layers per stage of the two runs that are extended
+_SHALLOW, _DEEPER = 4, 5  # layers per stage of the two runs that are extended
 _NEAR_PEAK = 0.98  # parts are taken from the second step, once it is this near the first's peak
 
 

@@ -104,7 +104,7 @@ def test_ranks_of_a_pipeline_add_up_and_the_fullest_answers_for_all() -> None:
 def test_two_depths_extend_to_the_exact_run() -> None:
     job = job_of(tp=2, dp=2, zero_stage=2, micro_batch_size=2)
     extended, exact = dry_run(job, 1), dry_run(job, 1, exact=True)
-    assert (extended.layers_per_stage_run, exact.layers_per_stage_run) == ((2, 3), (8,))
+    assert (extended.layers_per_stage_run, exact.layers_per_stage_run) == ((4, 5), (8,))
     assert extended.peak_memory_bytes == exact.peak_memory_bytes
     assert extended.hardware_flops == exact.hardware_flops
     assert extended.parts_bytes == exact.parts_bytes

@@ -23,6 +23,7 @@ When a unit's gradient is complete, in the backward pass of its last micro-batch
 stages 2 and 3), its reduction starts at once and runs beside the rest of the backward pass.
 """
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -34,6 +35,8 @@ from trainer.model.parameters import Initializer, ParameterSpec, ShardParameter,
 from trainer.parallel.collectives import Done, Group, Pending
 from trainer.parallel.tensor_form import GradientSum, TensorForm
 
+MAX_SCATTERS_IN_FLIGHT = 2
+"""Under stages 2 and 3: more would hold a gradient of every layer, and so save no memory."""
 _ALIGNMENT = 16  # elements; NCCL is slow when a rank's bytes are not a multiple of 16
 
 
@@ -50,6 +53,13 @@ class UnitOptions:
         self.compute_dtype, self.reduce_dtype = compute_dtype, reduce_dtype
         self.device, self.is_training = device, is_training
         self.offloads_optimizer = offloads_optimizer
+        self._in_flight: deque[_Arrival] = deque()
+
+    def send_off(self, arrival: "_Arrival") -> None:
+        """Note a gradient under way, and await old ones: each holds a whole unit's gradient."""
+        self._in_flight.append(arrival)
+        while len(self._in_flight) > MAX_SCATTERS_IN_FLIGHT:
+            self._in_flight.popleft().wait()
 
 
 class ShardedUnit:
@@ -319,6 +329,7 @@ class ShardedUnit:
         out = travelling.new_empty(self.shard_size)
         pending = self.options.shard.reduce_scatter(out, travelling, is_async=True)
         self._reduction = _Arrival(pending, out, self.gradient_shard, adds=True)
+        self.options.send_off(self._reduction)
         self._gradient = None
         self._touched.clear()
 
@@ -387,16 +398,18 @@ class _Arrival:
     """A reduction under way, and where its result goes."""
 
     def __init__(self, pending: Pending, source: Tensor, target: Tensor, *, adds: bool) -> None:
-        self._pending, self._source, self._target = pending, source, target
-        self._adds, self._is_done = adds, False
+        self._pending: Pending | None = pending
+        self._source: Tensor | None = source
+        self._target, self._adds = target, adds
 
     def wait(self) -> None:
-        """Wait and store or add the result; a second call is free."""
-        if self._is_done:
+        """Wait, store or add the result, and let go of the buffers; a second call is free."""
+        pending, source = self._pending, self._source
+        if pending is None or source is None:
             return
-        self._is_done = True
-        self._pending.wait()
+        self._pending = self._source = None
+        pending.wait()
         if self._adds:
-            self._target.add_(self._source)
-        elif self._source.data_ptr() != self._target.data_ptr():
-            self._target.copy_(self._source)
+            self._target.add_(source)
+        elif source.data_ptr() != self._target.data_ptr():
+            self._target.copy_(source)
