@@ -9,7 +9,7 @@ TORCH_FALLBACK ?= torch>=2.13
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow-tests smoke lint format types boundaries wheel check clean two-node
+.PHONY: help demo test oracle slow-tests smoke lint format types boundaries wheel check clean two-node
 
 help:  ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -19,6 +19,9 @@ demo: $(VENV)/.installed  ## set up, then search the fastest configuration of a 
 
 test: $(VENV)/.dev  ## set up, then run the default tests (under 5 minutes on 2 cores)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+
+oracle: $(VENV)/.installed  ## every parallel form against the single process (8 minutes on 2 cores)
+	$(BIN)/python -m trainer.oracle
 
 slow-tests: $(VENV)/.dev  ## the tests that the default run leaves out
 	$(BIN)/python -m pytest -m slow --timeout 600
