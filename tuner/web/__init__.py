@@ -1,0 +1,1 @@
+"""What people look at: figures, the report and the read-only dashboard."""
