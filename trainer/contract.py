@@ -182,6 +182,47 @@ ReportLine = Annotated[
 _LINE: TypeAdapter[StepRecord | RankReport | TrialReport | FailureReport] = TypeAdapter(ReportLine)
 
 
+class HookStart(BaseModel):
+    """First line of a rank that reports by `trainer.hook`; it may be of another version."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    kind: Literal["hook_start"] = "hook_start"
+    rank: int
+    world_size: int
+    hostname: str = ""
+    versions: dict[str, str] = Field(default_factory=dict)
+    time_s: float = Field(description="Unix time")
+
+
+class HookStep(BaseModel):
+    """An optimizer step as one rank saw it; counts are of this rank alone, since its last line."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    kind: Literal["hook_step"] = "hook_step"
+    rank: int
+    step: int = Field(ge=1, description="counted from 1")
+    time_s: float = Field(description="Unix time at its end")
+    loss: float | None = None
+    sequences: int | None = None
+    tokens: int | None = None
+    micro_batches: int | None = None
+    peak_memory_bytes: int = 0
+
+
+HookLine = Annotated[HookStart | HookStep, Field(discriminator="kind")]
+_HOOK_LINE: TypeAdapter[HookStart | HookStep] = TypeAdapter(HookLine)
+
+
+def parse_hook_line(text: str) -> HookStart | HookStep | None:
+    """Read a line of `trainer.hook`; none for any other."""
+    try:
+        return _HOOK_LINE.validate_json(text)
+    except ValidationError:
+        return None
+
+
 class TrialOutput(_Message):
     """All that the ranks of one trial wrote."""
 

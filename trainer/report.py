@@ -1,4 +1,8 @@
-"""What a rank writes: lines of JSON in its own file, and a touch of the file as a sign of life."""
+"""What a rank writes: lines of JSON in its own file, and a touch of the file as a sign of life.
+
+`ReportWriter` is for the ranks of our own kernel. A trainer of one's own uses `start` in three
+lines (`trainer.hook`), or `transformers_callback` with the Hugging Face Trainer.
+"""
 
 import os
 import time
@@ -15,6 +19,9 @@ from trainer.contract import (
     report_file,
 )
 from trainer.errors import classify
+from trainer.hook import Run, start, transformers_callback
+
+__all__ = ["Progress", "ReportWriter", "Run", "start", "transformers_callback"]
 
 _MAX_TRACEBACK = 8000
 

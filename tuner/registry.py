@@ -25,7 +25,21 @@ LAUNCHERS: Mapping[str, str] = {
     "simulated": "tuner.launchers.simulated:SimulatedLauncher",
     "command": "tuner.launchers.command:CommandLauncher",
 }
-_GROUPS: Mapping[str, Mapping[str, str]] = {"searchers": SEARCHERS, "launchers": LAUNCHERS}
+ADAPTERS: Mapping[str, str] = {
+    "megatron-lm": "tuner.adapters.megatron_lm:MegatronLmAdapter",
+    "megatron-deepspeed": "tuner.adapters.megatron_deepspeed:MegatronDeepSpeedAdapter",
+    "deepspeed": "tuner.adapters.deepspeed:DeepSpeedAdapter",
+    "torchtitan": "tuner.adapters.torchtitan:TorchtitanAdapter",
+    "nanotron": "tuner.adapters.nanotron:NanotronAdapter",
+    "hf-trainer": "tuner.adapters.hf_trainer:HfTrainerAdapter",
+    "accelerate": "tuner.adapters.accelerate:AccelerateAdapter",
+    "report": "tuner.adapters.report:ReportAdapter",
+}
+_GROUPS: Mapping[str, Mapping[str, str]] = {
+    "searchers": SEARCHERS,
+    "launchers": LAUNCHERS,
+    "adapters": ADAPTERS,
+}
 
 
 def _plug_ins(group: str) -> dict[str, EntryPoint]:
@@ -47,7 +61,7 @@ def names(group: str) -> list[str]:
 
 
 def load(group: str, name: str) -> Any:
-    """The class behind `name` in `group` ("searchers" or "launchers").
+    """The class behind `name` in `group` (a key of the table of groups, such as "searchers").
 
     Raises:
         ConfigError: the name is unknown (the legal ones are listed), or a plug-in cannot be loaded.

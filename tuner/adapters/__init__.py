@@ -1,1 +1,1 @@
-"""Adapters: run a user's own trainer as the trial."""
+"""Reading what other people's trainers print: steps, batch, memory and failures from their logs."""
