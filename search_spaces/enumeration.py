@@ -94,12 +94,13 @@ def nothing_legal(domains: Sequence[Domain], setting: Setting) -> SpaceError:
     That is a rule without which there would be legal points; where no single rule is, the one
     that refused the points which came furthest in the walk.
     """
-    for rule in CONSTRAINTS:
-        others = [other for other in CONSTRAINTS if other is not rule]
+    rules = (*CONSTRAINTS, *setting.rules)
+    for rule in rules:
+        others = [other for other in rules if other is not rule]
         example = next(walk(plan_levels(domains, others), setting), None)
         if example is not None:
             return _blame(rule, example, domains, setting, "alone refused the last ones")
-    rule, example = _last_refused(plan_levels(domains), setting)
+    rule, example = _last_refused(plan_levels(domains, rules), setting)
     return _blame(rule, example, domains, setting, "and others refused the last ones")
 
 
@@ -151,6 +152,8 @@ def _widen_hint(
     ]
     if ways:
         return "legal here would be " + " or ".join(ways)
+    if not rule.suggests:
+        return "widen the knobs' domains, or change the rule"
     if rule.knobs:
         return f"change the domains of {', '.join(rule.knobs)}"
     return "change the recipe or the model"

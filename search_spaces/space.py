@@ -8,7 +8,7 @@ from typing import Any
 
 from search_spaces.cluster_spec import ClusterSpec
 from search_spaces.constraints import CONSTRAINTS, Setting, Violation, judge
-from search_spaces.constraints.base import either, nearest_values, value_text
+from search_spaces.constraints.base import Constraint, either, nearest_values, value_text
 from search_spaces.domains import Domain, default_domains, make_domains
 from search_spaces.enumeration import nothing_legal, plan_levels, walk
 from search_spaces.errors import SpaceError
@@ -28,6 +28,7 @@ class SearchSpace:
         cluster: the machines.
         domains: values of the knobs by name; a knob left out takes its default domain.
         use_all_devices: whether the ranks must be all devices of the cluster, or may be fewer.
+        rules: further rules of the user, asked after those of the house.
 
     Raises:
         SpaceError: a domain names an unknown knob or an impossible value.
@@ -41,12 +42,14 @@ class SearchSpace:
         domains: Mapping[str, Sequence[Any]] | None = None,
         *,
         use_all_devices: bool = True,
+        rules: Sequence[Constraint] = (),
     ) -> None:
-        self.setting = Setting(model, training, cluster, use_all_devices)
+        self.setting = Setting(model, training, cluster, use_all_devices, tuple(rules))
+        self.rules: tuple[Constraint, ...] = (*CONSTRAINTS, *rules)
         defaults = default_domains(model, training, cluster, use_all_devices=use_all_devices)
         chosen = make_domains({**defaults, **(domains or {})})
         self.domains: dict[str, Domain] = {knob: chosen[knob] for knob in KNOBS}
-        self._levels = plan_levels(self.domains.values())
+        self._levels = plan_levels(self.domains.values(), self.rules)
         self._points: list[ParallelConfig] | None = None
 
     def __iter__(self) -> Iterator[ParallelConfig]:
@@ -90,7 +93,7 @@ class SearchSpace:
 
     def is_legal(self, config: ParallelConfig) -> bool:
         """Whether the configuration breaks no rule, be it within the domains or not."""
-        return all(rule.allows(config, self.setting) for rule in CONSTRAINTS)
+        return all(rule.allows(config, self.setting) for rule in self.rules)
 
     def explain(self, config: ParallelConfig) -> list[Violation]:
         """Why the configuration is not a point of the space; empty when it is one.

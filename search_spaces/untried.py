@@ -72,7 +72,7 @@ def refusals(space: SearchSpace) -> list[Refusal]:
 
     Counted exactly, branch by branch; the product itself is never formed.
     """
-    levels = plan_levels(space.domains.values())
+    levels = plan_levels(space.domains.values(), space.rules)
     sizes = [len(level.values) for level in levels]
     below = [math.prod(sizes[depth + 1 :]) for depth in range(len(levels))]
     counts: dict[str, int] = {}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from results_db.records import (
+    PredictionRow,
     Purpose,
     StudyStatus,
     TrialRecord,
@@ -16,12 +17,18 @@ from results_db.records import (
 )
 from search_spaces.parallel_config import ParallelConfig
 from trainer.contract import StepRecord
-from tuner import registry
 from tuner.clock import SystemClock
 from tuner.errors import LauncherError, StorageProblem
 from tuner.leaders import drift, excludes, has_drifted
-from tuner.leases import lease_is_dead, own_lease
-from tuner.outcomes import config_of, observation_of, preliminary, progress_of, trial_view
+from tuner.leases import lease_is_dead, own_lease, time_spent_s
+from tuner.outcomes import (
+    config_of,
+    in_units_of,
+    observation_of,
+    preliminary,
+    progress_of,
+    trial_view,
+)
 from tuner.ports import (
     Clock,
     Launcher,
@@ -32,7 +39,8 @@ from tuner.ports import (
 )
 from tuner.predictor import CALIBRATED, Predictor, median_error
 from tuner.state_machine import Action, ActionKind, Limits, StudyView, next_actions
-from tuner.study import Study, untried_rows
+from tuner.study import Study, make_launcher, make_searcher, untried_rows
+from tuner.trial import trial_of
 from tuner.trial_book import TrialBook
 from tuner.trial_runner import POLL_S, TrialRunner
 
@@ -96,12 +104,18 @@ class Controller:
         self._predictor = Predictor(study.model, study.training, study.cluster)
         self._book = TrialBook()
         self._observations: dict[int, Observation] = {}
-        self._numbers: dict[int, int] = {}
+        self._told: dict[int, Observation] = {}
+        """What the searcher is told: the study's objective in place of the speed."""
+        self._queued: dict[int, TrialRecord] = {}
         self._best: TrialSummary | None = None
+        self._best_score = 0.0
         self._proposed: deque[ParallelConfig] = deque()
         self._is_exhausted = False
         self._started_s = self._clock.monotonic_s()
         self._heartbeat_s = self._started_s
+        self._spent_before_s = 0.0
+        """By controllers before this one."""
+        self._num_earlier_checks = 0
 
     def run(self) -> StudyOutcome:
         """Run the study; returns when it is finished or stopped, with nothing left running.
@@ -147,12 +161,17 @@ class Controller:
 
     def _recover(self) -> None:
         """Read what is stored; trials that still run are orphans, since the study is ours now."""
-        for row in self._store.trials(self._study.id):
+        rows = self._store.trials(self._study.id)
+        self._spent_before_s = time_spent_s(row.trial for row in rows)
+        self._num_earlier_checks = sum(
+            row.trial.purpose is Purpose.DRIFT and row.trial.status.is_terminal for row in rows
+        )
+        for row in rows:
             self._note(row)
             trial = row.trial
             if trial.status is TrialStatus.RUNNING:
                 self._store.requeue_trial(_id(trial))
-                self._refresh(_id(trial))
+                self._refresh([_id(trial)])
                 self._observer.on_message(
                     f"trial {trial.number}: its controller had died; it runs again"
                 )
@@ -161,57 +180,61 @@ class Controller:
         config = self._study.config.search.baseline
         if config is None or any(trial.purpose is Purpose.BASELINE for trial in self._book):
             return
-        self._add(config, purpose=Purpose.BASELINE, source="baseline")
+        self._add([config], purpose=Purpose.BASELINE, source="baseline")
 
     def _loop(self) -> StudyOutcome:
         while True:
-            for trial_id in self._runner.poll():
-                self._refresh(trial_id)
+            self._refresh(self._runner.poll())
             actions = next_actions(self._view())
-            for action in actions:
-                if action.kind is ActionKind.STOP:
-                    return self._interrupt(action.reason)
-                if action.kind is ActionKind.FINISH:
-                    return self._finish(action.reason)
-                self._carry_out(action)
-            self._beat()
             if not actions:
                 self._clock.sleep_s(POLL_S)
+            elif actions[0].kind is ActionKind.STOP:
+                return self._interrupt(actions[0].reason)
+            elif actions[0].kind is ActionKind.FINISH:
+                return self._finish(actions[0].reason)
+            elif actions[0].kind is ActionKind.RUN:
+                self._start([trial_id for action in actions if (trial_id := action.trial_id)])
+            else:
+                for action in actions:
+                    self._carry_out(action)
+            self._beat()
 
     def _view(self) -> StudyView:
         return StudyView(
             limits=self._limits,
             trials=self._book,
-            elapsed_s=self._clock.monotonic_s() - self._started_s,
+            elapsed_s=self._elapsed_s(),
             is_exhausted=self._is_exhausted and not self._proposed,
             stop_requested=self._stop.is_set(),
+            num_earlier_checks=self._num_earlier_checks,
         )
+
+    def _elapsed_s(self) -> float:
+        """Time spent on the study, by earlier controllers too."""
+        return self._spent_before_s + self._clock.monotonic_s() - self._started_s
 
     def _carry_out(self, action: Action) -> None:
         if action.kind is ActionKind.ASK:
             self._ask(action.count)
             return
         assert action.trial_id is not None  # noqa: S101 -- the other kinds name a trial
-        trial = self._stored(action.trial_id).trial
+        trial = self._store.trials_by_id([action.trial_id])[0].trial
         config = config_of(trial)
-        if action.kind is ActionKind.RUN:
-            self._start(trial)
-        elif action.kind is ActionKind.RETRY:
-            self._add(config, trial.purpose, trial.source, trial.attempt + 1, trial.repeat)
+        if action.kind is ActionKind.RETRY:
+            self._add([config], trial.purpose, trial.source, trial.attempt + 1, trial.repeat)
         else:
             is_check = action.kind is ActionKind.CHECK_DRIFT
             purpose = Purpose.DRIFT if is_check else Purpose.CONFIRM
             repeat = self._book.max_repeat(trial.config_key) + 1
-            self._add(config, purpose, purpose.value, repeat=repeat)
+            self._add([config], purpose, purpose.value, repeat=repeat)
 
-    def _start(self, trial: TrialRecord) -> None:
-        if not self._runner.has_room(trial):
+    def _start(self, trial_ids: Sequence[int]) -> None:
+        """Start queued trials as far as there is room."""
+        started = self._runner.start([self._queued[trial_id] for trial_id in trial_ids])
+        for record in started:
+            self._note(TrialSummary(trial=record))
+        if not started:
             self._clock.sleep_s(POLL_S)
-            return
-        try:
-            self._runner.start(trial)
-        finally:
-            self._refresh(_id(trial))
 
     def _finish(self, reason: str) -> StudyOutcome:
         tried = {trial.config_key for trial in self._book}
@@ -241,8 +264,7 @@ class Controller:
     def _interrupt(self, reason: str) -> StudyOutcome:
         ids = self._runner.ids
         self._runner.stop(reason)
-        for trial_id in ids:
-            self._refresh(trial_id)
+        self._refresh(ids)
         self._store.set_study_status(self._study.id, StudyStatus.INTERRUPTED)
         return self._outcome(StudyStatus.INTERRUPTED, reason)
 
@@ -258,24 +280,25 @@ class Controller:
             observations = list(self._observations.values())
             if self._searcher.lookahead == 1:  # else many are asked for at once, unseen
                 self._predictor.learn(observations)
-            self._searcher.tell(observations)
+            self._searcher.tell(list(self._told.values()))
             found = self._searcher.ask(wanted)
             self._proposed.extend(found)
             if len(found) < wanted:
                 self._is_exhausted = True
-        for _ in range(min(count, len(self._proposed))):
-            self._add(self._proposed.popleft(), Purpose.SEARCH, self._searcher.name)
+        points = [self._proposed.popleft() for _ in range(min(count, len(self._proposed)))]
+        self._add(points, Purpose.SEARCH, self._searcher.name)
 
     def _add(
         self,
-        config: ParallelConfig,
+        configs: Sequence[ParallelConfig],
         purpose: Purpose,
         source: str,
         attempt: int = 1,
         repeat: int = 0,
     ) -> None:
+        """Queue trials, with what is predicted of those that run for the first time."""
         measure = self._study.config.measure
-        record = self._store.add_trial(
+        records = [
             TrialRecord(
                 study_id=self._study.id,
                 config_key=config.config_key,
@@ -288,38 +311,50 @@ class Controller:
                 measured_steps=measure.measured_steps,
                 source=source,
             )
-        )
+            for config in configs
+        ]
+        predictions: list[PredictionRow] = []
         if attempt == 1 and repeat == 0:
-            self._store.add_predictions(self._study.id, self._predictor.predict(config))
-        self._note(TrialSummary(trial=record))
+            predictions = [row for config in configs for row in self._predictor.predict(config)]
+        for record in self._store.add_trials(records, predictions):
+            self._note(TrialSummary(trial=record))
 
     def _note(self, row: TrialSummary) -> None:
         """Take over what the database says of a trial."""
         trial_id = _id(row.trial)
-        assert row.trial.number is not None  # noqa: S101 -- given by the store
-        self._numbers[trial_id] = row.trial.number
-        self._book.put(trial_view(row))
+        if row.trial.status is TrialStatus.QUEUED:
+            self._queued[trial_id] = row.trial
+        else:
+            self._queued.pop(trial_id, None)
+        score = self._score(row)
+        self._book.put(trial_view(row, score))
         candidate = self._study.by_key.get(row.trial.config_key)
         observation = observation_of(row, candidate.config if candidate else None)
         if row.trial.status is TrialStatus.PRUNED:
             steps = [s.step_time_s for s in self._store.steps(trial_id) if not s.is_warmup]
             observation = preliminary(observation, steps, self._study.training.tokens_per_step)
         self._observations[trial_id] = observation
-        if row.measurement is not None and (
-            self._best is None or row.measurement.tokens_per_s > _speed(self._best)
-        ):
-            self._best = row
+        self._told[trial_id] = observation if score is None else in_units_of(score, observation)
+        if row.measurement is not None:
+            rank = row.measurement.tokens_per_s if score is None else score
+            if self._best is None or rank > self._best_score:
+                self._best, self._best_score = row, rank
 
-    def _stored(self, trial_id: int) -> TrialSummary:
-        return self._store.trial(self._study.id, self._numbers[trial_id])
+    def _score(self, row: TrialSummary) -> float | None:
+        objective = self._study.objective
+        return None if objective is None else objective.gain(trial_of(row))
 
-    def _refresh(self, trial_id: int) -> None:
-        self._note(self._stored(trial_id))
+    def _refresh(self, trial_ids: Sequence[int]) -> None:
+        if trial_ids:
+            for row in self._store.trials_by_id(trial_ids):
+                self._note(row)
 
     def _is_excluded(self, steps: Sequence[StepRecord]) -> bool:
         """Steps compare directly: every trial of a study runs the same global batch."""
-        best = self._best
-        if not self._study.config.search.early_stop or best is None or best.measurement is None:
+        best, study = self._best, self._study
+        if not study.config.search.early_stop or study.objective is not None:
+            return False  # what its steps say of a trial's speed says nothing of another objective
+        if best is None or best.measurement is None:
             return False
         measured = [step.step_time_s for step in steps if not step.is_warmup]
         return excludes(measured, trial_view(best), best.measurement.step_time_s)
@@ -342,7 +377,7 @@ class Controller:
                 best=self._best,
                 num_legal_points=len(self._study.candidates),
                 running=self._runner.names,
-                elapsed_s=self._clock.monotonic_s() - self._started_s,
+                elapsed_s=self._elapsed_s(),
             ),
         )
 
@@ -352,45 +387,22 @@ def _id(trial: TrialRecord) -> int:
     return trial.id
 
 
-def _speed(row: TrialSummary) -> float:
-    return row.measurement.tokens_per_s if row.measurement else 0.0
-
-
-def make_searcher(study: Study) -> Searcher:
-    """The searcher that the study names, over its candidates."""
-    search = study.config.search
-    searcher: Searcher = registry.load("searchers", search.searcher)(
-        study.candidates, seed=search.seed, **dict(search.options)
-    )
-    return searcher
-
-
-def make_launcher(study: Study) -> Launcher:
-    """The launcher that the study names."""
-    settings = study.config.launcher
-    options = dict(settings.options)
-    if settings.address:
-        options["address"] = settings.address
-    if settings.name == "simulated":
-        options.setdefault("cluster", study.cluster)
-    if settings.name == "ray":
-        options.setdefault("device_kind", study.cluster.device_kind)
-    launcher: Launcher = registry.load("launchers", settings.name)(
-        num_devices=study.cluster.num_devices, run_folder=study.paths.root.absolute(), **options
-    )
-    return launcher
-
-
 def run_study(
-    study: Study, observer: StudyObserver, stop: threading.Event | None = None
+    study: Study,
+    observer: StudyObserver,
+    stop: threading.Event | None = None,
+    *,
+    searcher: Searcher | None = None,
+    launcher: Launcher | None = None,
 ) -> StudyOutcome:
     """Run `study` until its budget or space is used up, or `stop` is set.
+
+    `searcher` and `launcher` are used in place of those that the study names.
 
     Raises:
         LauncherError: trials cannot be run at all.
         StorageProblem: another controller runs the study, or the database fails.
     """
-    controller = Controller(
-        study, make_searcher(study), make_launcher(study), observer, stop or threading.Event()
-    )
-    return controller.run()
+    searcher = searcher or make_searcher(study)
+    launcher = launcher or make_launcher(study)
+    return Controller(study, searcher, launcher, observer, stop or threading.Event()).run()

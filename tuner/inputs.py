@@ -17,6 +17,7 @@ from search_spaces.space import SearchSpace
 from search_spaces.training_spec import TrainingSpec
 from tuner import provenance
 from tuner.config import StudyConfig
+from tuner.custom import UserConstraint, constraint_of
 from tuner.errors import ConfigError, NothingFeasibleError
 
 log = logging.getLogger(__name__)
@@ -62,16 +63,25 @@ def _with_devices(cluster: ClusterSpec, section: Any) -> ClusterSpec:
 
 
 def build_space(
-    config: StudyConfig, model: ModelSpec, training: TrainingSpec, cluster: ClusterSpec
+    config: StudyConfig,
+    model: ModelSpec,
+    training: TrainingSpec,
+    cluster: ClusterSpec,
+    constraint: UserConstraint | None = None,
 ) -> tuple[SearchSpace, list[ParallelConfig]]:
-    """The study's space and all its legal points.
+    """The study's space and all its legal points; `constraint` saves loading the one it names.
 
     Raises:
         NothingFeasibleError: no point is legal; the message names the rule that ended the last.
     """
-    domains = config.space.domains()
+    constraint = constraint or constraint_of(config)
     space = SearchSpace(
-        model, training, cluster, domains, use_all_devices=config.space.use_all_devices
+        model,
+        training,
+        cluster,
+        config.space.domains(),
+        use_all_devices=config.space.use_all_devices,
+        rules=() if constraint is None else (constraint.rule(),),
     )
     try:
         points = space.enumerate()

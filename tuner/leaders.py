@@ -1,5 +1,6 @@
 """What the measurements say of the leaders: drift of the machine, order, and what to repeat."""
 
+import math
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,25 +9,49 @@ from results_db.records import Purpose, TrialStatus
 from tuner.trial_book import TrialView
 
 
-def to_check_drift(trials: Collection[TrialView]) -> TrialView | None:
-    """The first measured point, once, when other points were measured after it."""
+def to_check_drift(
+    trials: Collection[TrialView], *, num_earlier_checks: int = 0, is_repeating: bool = False
+) -> TrialView | None:
+    """The first measured point, when it is to be measured again to see whether the speeds compare.
+
+    That is once the search is over, and again when points were measured after the last check or
+    when repeats go on in another session, as the machine may have changed in between.
+
+    Args:
+        trials: all of the study, in the order in which they were queued.
+        num_earlier_checks: checks that were there when this session began.
+        is_repeating: whether leaders are still to be measured again.
+    """
     completed = [trial for trial in trials if trial.status is TrialStatus.COMPLETED]
-    was_checked = any(trial.purpose is Purpose.DRIFT for trial in trials)
-    return None if was_checked or len(completed) < 2 else completed[0]
+    if len(completed) < 2:
+        return None
+    checks = [trial for trial in trials if trial.purpose is Purpose.DRIFT]
+    last_check_id = max((trial.trial_id for trial in checks), default=0)
+    is_behind = any(
+        trial.trial_id > last_check_id and trial.purpose is not Purpose.CONFIRM
+        for trial in completed
+    )
+    is_of_another_session = is_repeating and len(checks) == num_earlier_checks
+    return completed[0] if is_behind or is_of_another_session else None
 
 
 def drift(trials: Iterable[TrialView]) -> float | None:
-    """Speed of the reference point at the end over that at the start, where it was run again."""
+    """Speed of the reference point in a later check over its first speed; the check furthest off.
+
+    None where it was not measured again.
+    """
     trials = list(trials)
-    again = next((trial for trial in trials if trial.purpose is Purpose.DRIFT), None)
-    if again is None or again.tokens_per_s is None:
-        return None
-    first = next(
-        trial
-        for trial in trials
-        if trial.config_key == again.config_key and trial.tokens_per_s is not None
-    )
-    return again.tokens_per_s / first.tokens_per_s if first.tokens_per_s else None
+    checks = [t for t in trials if t.purpose is Purpose.DRIFT and t.tokens_per_s]
+    ratios = []
+    for again in checks:
+        first = next(
+            trial
+            for trial in trials
+            if trial.config_key == again.config_key and trial.tokens_per_s is not None
+        )
+        if first.tokens_per_s and again.tokens_per_s:
+            ratios.append(again.tokens_per_s / first.tokens_per_s)
+    return max(ratios, key=lambda ratio: abs(math.log(ratio)), default=None)
 
 
 def has_drifted(trials: Collection[TrialView], tolerance: float = 0.1) -> bool:
@@ -40,13 +65,17 @@ def has_drifted(trials: Collection[TrialView], tolerance: float = 0.1) -> bool:
 
 @dataclass(frozen=True)
 class _Leader:
-    """A measured point: its speeds over repeats and the interval that they span."""
+    """A measured point: its scores over repeats and the interval that they span."""
 
     trial: TrialView
     num_repeats: int
     median: float
     low: float
     high: float
+
+
+def _score(trial: TrialView) -> float | None:
+    return trial.tokens_per_s if trial.score is None else trial.score
 
 
 def _leaders(trials: Iterable[TrialView]) -> list[_Leader]:
@@ -56,13 +85,13 @@ def _leaders(trials: Iterable[TrialView]) -> list[_Leader]:
     for trial in trials:
         if trial.status.is_terminal:
             repeats[trial.config_key] = max(repeats.get(trial.config_key, 0), trial.repeat)
-        if trial.status is TrialStatus.COMPLETED and trial.tokens_per_s is not None:
+        if trial.status is TrialStatus.COMPLETED and _score(trial) is not None:
             measured.setdefault(trial.config_key, []).append(trial)
     leaders = []
     for key, group in measured.items():
-        lows = [(t.tokens_per_s or 0.0) * (1 - t.relative_spread / 2) for t in group]
-        highs = [(t.tokens_per_s or 0.0) * (1 + t.relative_spread / 2) for t in group]
-        median = statistics.median(t.tokens_per_s or 0.0 for t in group)
+        lows = [(_score(t) or 0.0) * (1 - t.relative_spread / 2) for t in group]
+        highs = [(_score(t) or 0.0) * (1 + t.relative_spread / 2) for t in group]
+        median = statistics.median(_score(t) or 0.0 for t in group)
         leaders.append(_Leader(group[0], repeats[key], median, min(lows), max(highs)))
     return sorted(leaders, key=lambda leader: (-leader.median, leader.trial.config_key))
 

@@ -50,8 +50,8 @@ def failure_kind(failure: FailureRow | None) -> FailureKind | None:
     return FailureKind(failure.kind) if failure.kind in known else FailureKind.CRASH
 
 
-def trial_view(row: TrialSummary) -> TrialView:
-    """A stored trial as the state machine sees it."""
+def trial_view(row: TrialSummary, score: float | None = None) -> TrialView:
+    """A stored trial as the state machine sees it; ordered by `score` where one is given."""
     trial = row.trial
     assert trial.id is not None  # noqa: S101 -- given by the store
     kind = failure_kind(row.failure)
@@ -64,6 +64,7 @@ def trial_view(row: TrialSummary) -> TrialView:
         repeat=trial.repeat,
         is_transient=kind in TRANSIENT_KINDS,
         tokens_per_s=row.measurement.tokens_per_s if row.measurement else None,
+        score=score,
         relative_spread=(
             row.measurement.step_time_iqr_s / row.measurement.step_time_s
             if row.measurement
@@ -96,6 +97,11 @@ def observation_of(row: TrialSummary, config: ParallelConfig | None = None) -> O
         peak_memory_bytes=peak,
         failure=failure_kind(failure),
     )
+
+
+def in_units_of(score: float, observation: Observation) -> Observation:
+    """The observation with a score, more is better, where its speed would be."""
+    return replace(observation, tokens_per_s=score, step_time_s=None, step_time_iqr_s=None)
 
 
 def preliminary(

@@ -20,12 +20,13 @@ from search_spaces.parallel_config import ParallelConfig
 from search_spaces.space import SearchSpace
 from search_spaces.training_spec import TrainingSpec
 from search_spaces.untried import reason_untried, refusals
-from tuner import provenance
+from tuner import provenance, registry
 from tuner.config import StudyConfig, parse_study_text
+from tuner.custom import Objective, UserFunctions, constraint_of, objective_of
 from tuner.errors import ConfigError, StorageProblem
 from tuner.inputs import build_space, measured_peaks, resolve_cluster, resolve_model
 from tuner.paths import RUNS_FOLDER, StudyPaths, safe_name
-from tuner.ports import Candidate
+from tuner.ports import Candidate, Launcher, Searcher
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ class Study:
     candidates: list[Candidate]
     store: Store
     paths: StudyPaths
+    objective: Objective | None = None
+    """What ranks its trials; none for tokens a second."""
     by_key: dict[str, Candidate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -110,22 +113,31 @@ def _check_baseline(config: StudyConfig, space: SearchSpace) -> None:
     baseline = config.search.baseline
     if baseline is None:
         return
-    if violations := space.violations(baseline):
+    # what runs today may break the user's constraint, and is compared with all the same
+    own = {rule.name for rule in space.setting.rules}
+    if violations := [item for item in space.violations(baseline) if item.rule not in own]:
         raise ConfigError(f"search.baseline cannot run: {violations[0].message}")
 
 
-def create_study(config: StudyConfig) -> Study:
+def create_study(config: StudyConfig, functions: UserFunctions | None = None) -> Study:
     """Check everything, enumerate the space and write the study's row.
+
+    `functions` are used in place of those that the config names.
 
     Raises:
         ConfigError: an input names something that does not exist.
         NothingFeasibleError: no point is legal.
         StorageProblem: the database cannot be used.
     """
+    functions = functions or UserFunctions()
+    config = functions.named_in(config)
     model = resolve_model(config)
     cluster = resolve_cluster(config)
+    objective = objective_of(config, functions.objective)
+    constraint = constraint_of(config, functions.constraint)
     config = config.with_device_defaults(cluster.device_kind, model.max_positions)
-    space, points = build_space(config, model, config.training, cluster)
+    space, points = build_space(config, model, config.training, cluster, constraint)
+    refused = {} if constraint is None else dict(constraint.refused)
     _check_baseline(config, space)
     store = open_store(config.store.url, create=True)
     peaks = measured_peaks(cluster, {point.dtype for point in points})
@@ -135,7 +147,23 @@ def create_study(config: StudyConfig) -> Study:
         record = store.create_study(record)
     except ResultsDbError as error:
         raise ConfigError(error.message, error.hint) from error
-    return _assemble(record, config, model, cluster, space, points, store)
+    study = _assemble(record, config, model, cluster, space, points, store, objective)
+    if constraint is not None:
+        store.add_untried(study.id, _refused_rows(constraint.name, refused))
+    return study
+
+
+def _refused_rows(rule: str, refused: Mapping[ParallelConfig, str]) -> list[UntriedRow]:
+    """A row for every point that the user's constraint alone forbids."""
+    return [
+        UntriedRow(
+            config_key=config.config_key,
+            knobs=config.model_dump(mode="json"),
+            rule=rule,
+            reason=reason,
+        )
+        for config, reason in refused.items()
+    ]
 
 
 def _new_record(
@@ -148,6 +176,8 @@ def _new_record(
 ) -> StudyRecord:
     return StudyRecord(
         name=config.name or _new_name(model, store),
+        objective_metric=config.search.objective or "tokens_per_s",
+        objective_direction=config.search.objective_direction,
         searcher=config.search.searcher,
         launcher=config.launcher.name,
         seed=config.search.seed,
@@ -170,6 +200,7 @@ def _assemble(
     space: SearchSpace,
     points: Sequence[ParallelConfig],
     store: Store,
+    objective: Objective | None,
 ) -> Study:
     return Study(
         record=record,
@@ -181,6 +212,7 @@ def _assemble(
         candidates=build_candidates(points, model, config.training, cluster),
         store=store,
         paths=StudyPaths.of(run_folder_of(config.store.url), record.name),
+        objective=objective,
     )
 
 
@@ -206,8 +238,12 @@ def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key != name}
 
 
-def open_study(store_url: str, name: str | None = None) -> Study:
+def open_study(
+    store_url: str, name: str | None = None, functions: UserFunctions | None = None
+) -> Study:
     """Open a stored study to go on with it, on the inputs that were stored and no others.
+
+    `functions` are used in place of those that the study names.
 
     Raises:
         ConfigError: no such study.
@@ -216,12 +252,16 @@ def open_study(store_url: str, name: str | None = None) -> Study:
     store = open_store(store_url)
     record = find_study(store, name)
     config = parse_study_text(record.resolved_config, f"the stored study {record.name!r}")
+    functions = functions or UserFunctions()
+    config = functions.named_in(config)
+    objective = objective_of(config, functions.objective)
+    constraint = constraint_of(config, functions.constraint)
     section = config.store.model_copy(update={"url": store_url})
     config = config.model_copy(update={"store": section})
     model = ModelSpec.model_validate_json(json.dumps(_without(record.model, "num_parameters")))
     cluster = ClusterSpec.model_validate_json(json.dumps(dict(record.cluster)))
-    space, points = build_space(config, model, config.training, cluster)
-    return _assemble(record, config, model, cluster, space, points, store)
+    space, points = build_space(config, model, config.training, cluster, constraint)
+    return _assemble(record, config, model, cluster, space, points, store, objective)
 
 
 def untried_rows(study: Study, tried: Collection[str], reason: str) -> list[UntriedRow]:
@@ -249,3 +289,28 @@ def run_folder_of(store_url: str) -> Path:
     if not is_file or text in ("", ":memory:") or text.startswith("file:"):
         return RUNS_FOLDER
     return Path(text).parent
+
+
+def make_searcher(study: Study) -> Searcher:
+    """The searcher that the study names, over its candidates."""
+    search = study.config.search
+    searcher: Searcher = registry.load("searchers", search.searcher)(
+        study.candidates, seed=search.seed, **dict(search.options)
+    )
+    return searcher
+
+
+def make_launcher(study: Study) -> Launcher:
+    """The launcher that the study names."""
+    settings = study.config.launcher
+    options = dict(settings.options)
+    if settings.address:
+        options["address"] = settings.address
+    if settings.name == "simulated":
+        options.setdefault("cluster", study.cluster)
+    if settings.name == "ray":
+        options.setdefault("device_kind", study.cluster.device_kind)
+    launcher: Launcher = registry.load("launchers", settings.name)(
+        num_devices=study.cluster.num_devices, run_folder=study.paths.root.absolute(), **options
+    )
+    return launcher

@@ -21,6 +21,8 @@ class TrialView:
     repeat: int = 0
     is_transient: bool = False
     tokens_per_s: float | None = None
+    score: float | None = None
+    """What a study with an objective orders its trials by, more is better."""
     relative_spread: float = 0.0
     """Interquartile range of the step times over their median."""
     device_s: float = 0.0

@@ -66,6 +66,7 @@ def find_violations(
 
 def judge(config: ParallelConfig, setting: Setting) -> list[Violation]:
     """As `find_violations`; values suggested may change the number of ranks but break no rule."""
-    broken = [rule for rule in CONSTRAINTS if not rule.allows(config, setting)]
-    kept = [rule for rule in CONSTRAINTS if rule not in (*broken, devices.RULE)]
+    rules = (*CONSTRAINTS, *setting.rules)
+    broken = [rule for rule in rules if not rule.allows(config, setting)]
+    kept = [rule for rule in rules if rule not in (*broken, devices.RULE)]
     return [found for rule in broken if (found := rule.check(config, setting, kept))]

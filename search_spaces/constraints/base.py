@@ -21,12 +21,14 @@ class Setting:
     """What a configuration is judged against.
 
     `use_all_devices` asks for a world size equal to the cluster's devices; otherwise fewer will do.
+    `rules` are the user's own, asked after those of the house.
     """
 
     model: ModelSpec
     training: TrainingSpec
     cluster: ClusterSpec
     use_all_devices: bool = True
+    rules: tuple["Constraint", ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,15 @@ class Constraint:
 
     `allows` reads only the knobs named in `knobs`: the enumeration calls it as soon as those are
     set, whatever the others hold. `reason` says in a clause why a configuration that `allows`
-    refuses cannot run.
+    refuses cannot run. `suggests` tells whether other values of its knobs are worth naming, which
+    asks the rule about many of them.
     """
 
     name: str
     knobs: tuple[str, ...]
     allows: Callable[[ParallelConfig, Setting], bool]
     reason: Callable[[ParallelConfig, Setting], str]
+    suggests: bool = True
 
     def check(
         self, config: ParallelConfig, setting: Setting, kept: Sequence["Constraint"] = ()
@@ -67,7 +71,7 @@ class Constraint:
         """
         if self.allows(config, setting):
             return None
-        legal = self._legal_values(config, setting, (self, *kept))
+        legal = self._legal_values(config, setting, (self, *kept)) if self.suggests else {}
         message = self.reason(config, setting) + describe_legal_values(legal)
         return Violation(self.name, self.knobs, message, legal)
 

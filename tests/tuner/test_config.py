@@ -62,7 +62,7 @@ def test_an_option_left_out_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_space_section_has_every_knob() -> None:
-    assert set(SpaceSection.model_fields) == {*KNOBS, "use_all_devices"}
+    assert set(SpaceSection.model_fields) == {*KNOBS, "use_all_devices", "constraint"}
 
 
 def test_a_domain_is_a_scalar_or_a_list_without_repeats() -> None:

@@ -79,10 +79,18 @@ def search_space(config: StudyConfig) -> tuple["SearchSpace", StudyConfig]:
         SearchSpaceError, ConfigError: the model, the cluster or a domain cannot be used.
     """
     from search_spaces.space import SearchSpace
+    from tuner.custom import constraint_of
     from tuner.inputs import resolve_cluster, resolve_model
 
     model, cluster = resolve_model(config), resolve_cluster(config)
     config = config.with_device_defaults(cluster.device_kind, model.max_positions)
-    domains, use_all = config.space.domains(), config.space.use_all_devices
-    space = SearchSpace(model, config.training, cluster, domains, use_all_devices=use_all)
+    constraint = constraint_of(config)
+    space = SearchSpace(
+        model,
+        config.training,
+        cluster,
+        config.space.domains(),
+        use_all_devices=config.space.use_all_devices,
+        rules=() if constraint is None else (constraint.rule(),),
+    )
     return space, config

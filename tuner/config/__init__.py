@@ -13,6 +13,7 @@ from tuner.config.problems import nearest
 from tuner.config.sections import (
     STORE_VARIABLE,
     ClusterSection,
+    Direction,
     LauncherSection,
     LinkSection,
     MeasureSection,
@@ -29,6 +30,7 @@ __all__ = [
     "STORE_VARIABLE",
     "STUDY_FILES",
     "ClusterSection",
+    "Direction",
     "LauncherSection",
     "LinkSection",
     "MeasureSection",

@@ -17,6 +17,14 @@ log = logging.getLogger(__name__)
 STUDY_FILES = ("study.toml", "tuner.toml")
 _INTEGER_LIMIT = 2**63
 
+# Keys that may hold a path.
+_PATHS = (
+    ("model", "source"),
+    ("cluster", "path"),
+    ("store", "url"),
+    ("space", "constraint"),
+    ("search", "objective"),
+)
 # What the command line's own options set.
 _CLI_KEYS: Mapping[str, str] = {
     "name": "name",
@@ -148,7 +156,7 @@ def _parse(text: str, source: str) -> dict[str, Any]:
 
 def _anchor(document: dict[str, Any], folder: Path) -> None:
     """Make the relative paths of a study file relative to the file's own folder."""
-    for section, key in (("model", "source"), ("cluster", "path"), ("store", "url")):
+    for section, key in _PATHS:
         table = document.get(section)
         value = table.get(key) if isinstance(table, dict) else None
         if isinstance(table, dict) and isinstance(value, str):
@@ -163,6 +171,8 @@ def _anchored(section: str, value: str, folder: Path) -> str:
         if not path or path.startswith((":memory:", "file:")) or "://" in path:
             return value
         return f"{prefix}{_join(folder, path)}"
+    if section in ("space", "search"):
+        return _join(folder, value) if ".py:" in value else value
     is_path = section == "cluster" or "/" in value or value.endswith(".json")
     return _join(folder, value) if is_path else value
 

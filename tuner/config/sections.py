@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -24,6 +24,7 @@ from tuner.config.toml_text import to_toml_text, without_secrets
 from tuner.paths import DEFAULT_STORE
 
 STORE_VARIABLE = "TUNER_STORE"
+Direction = Literal["maximize", "minimize"]
 # The words that a study file uses for the values that TOML cannot write.
 ALL_LAYERS = "all"
 EVEN_SPLIT = "even"
@@ -116,6 +117,8 @@ class SpaceSection(_Section):
     """keep the optimizer states in host memory"""
     use_all_devices: bool = True
     """only points that occupy every device; false also tries fewer"""
+    constraint: str | None = None
+    """a rule of your own, `file.py:function` or `module:function`: a reason why not, or none"""
 
     def domains(self) -> dict[str, tuple[Any, ...]]:
         """The knobs that the study restricts, by name, with their values."""
@@ -236,6 +239,10 @@ class SearchSection(_Section):
     """measure the first configuration again at the end, to see whether the machine changed speed"""
     baseline: Annotated[ParallelConfig, BeforeValidator(_tuples)] | None = None
     """knobs of the configuration in use today; it is run first and compared with"""
+    objective: str | None = None
+    """what ranks trials, `file.py:function` or `module:function`; left out: tokens a second"""
+    objective_direction: Direction = "maximize"
+    """whether more of the objective is better, or less"""
     options: Options = Field(default_factory=dict)
     """options of the searcher, by name"""
 
