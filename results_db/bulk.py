@@ -8,10 +8,13 @@ from sqlalchemy import Connection, Dialect, Insert, Table, insert, select
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
+from results_db import known_ids
 from results_db.errors import InvalidRecord
 
-_COPY_FROM = 10
-"""Rows from which PostgreSQL's COPY is faster than single inserts in a pipeline."""
+INSERTS: Mapping[str, Any] = {"sqlite": sqlite_insert, "postgresql": postgresql_insert}
+"""What makes an INSERT with ON CONFLICT, by dialect."""
+_COPY_FROM = 200
+"""Rows from which PostgreSQL's COPY is faster than one INSERT of arrays."""
 
 
 def insert_or_ignore(
@@ -24,8 +27,7 @@ def insert_or_ignore(
 
 @lru_cache(maxsize=64)
 def _ignoring(table: Table, dialect: str) -> Insert:
-    maker = sqlite_insert if dialect == "sqlite" else postgresql_insert
-    return maker(table).on_conflict_do_nothing()
+    return INSERTS[dialect](table).on_conflict_do_nothing()
 
 
 def insert_or_replace(
@@ -40,19 +42,25 @@ def insert_or_replace(
 @lru_cache(maxsize=64)
 def _replacing(table: Table, names: tuple[str, ...], dialect: str) -> Insert:
     keys = [column.name for column in table.primary_key.columns]
-    maker = sqlite_insert if dialect == "sqlite" else postgresql_insert
-    statement = maker(table)
+    statement = INSERTS[dialect](table)
     changed = {name: statement.excluded[name] for name in names if name not in keys}
     return statement.on_conflict_do_update(index_elements=keys, set_=changed)
 
 
 def intern(connection: Connection, table: Table, key: str, row: Mapping[str, Any]) -> int:
-    """The id of the row with this unique key, inserted when it is new."""
-    find = select(table.c.id).where(table.c[key] == row[key])
+    """The id of the row with this unique key, inserted when it is new.
+
+    The table is one whose rows are never deleted: their ids are remembered.
+    """
+    value = str(row[key])
+    if (known := known_ids.find(connection, table.name, value)) is not None:
+        return known[0]
+    find = select(table.c.id).where(table.c[key] == value)
     found = connection.execute(find).scalar_one_or_none()
     if found is None:
         insert_or_ignore(connection, table, [row])
         found = connection.execute(find).scalar_one()
+    known_ids.learn(connection, table.name, value, int(found))
     return int(found)
 
 
@@ -85,7 +93,18 @@ def insert_rows(
     elif len(values) >= _COPY_FROM:
         _copy(connection, table, names, values)
     else:
-        connection.execute(insert(table), [dict(zip(names, row, strict=True)) for row in values])
+        arrays = tuple(list(column) for column in zip(*values, strict=True))
+        connection.exec_driver_sql(_arrays_plan(table, names, connection.dialect), arrays)
+
+
+@lru_cache(maxsize=64)
+def _arrays_plan(table: Table, names: tuple[str, ...], dialect: Dialect) -> str:
+    """One INSERT for any number of rows: PostgreSQL plans it once and takes them in one trip."""
+    quote = dialect.identifier_preparer.quote
+    kinds = (table.c[name].type.compile(dialect) for name in names)
+    places = ", ".join(f"CAST(%s AS {kind}[])" for kind in kinds)
+    columns = ", ".join(quote(name) for name in names)
+    return f"INSERT INTO {quote(table.name)} ({columns}) SELECT * FROM unnest({places})"  # noqa: S608
 
 
 def _processed(row: tuple[Any, ...], busy: Sequence[tuple[int, Any]]) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, select
 
-from results_db import knobs, trial_rows
+from results_db import knobs, trial_rows, trial_summaries
 from results_db.bulk import insert_or_replace
 from results_db.records import FailureRow, PredictionRow, RankRow, StepRow, UntriedRow
 from results_db.schema import (
@@ -46,7 +46,7 @@ def read_failures(connection: Connection, trial_id: int) -> list[FailureRow]:
     """Failures of a trial, the cause first."""
     query = select(failure_reports).where(failure_reports.c.trial_id == trial_id)
     rows = connection.execute(query.order_by(failure_reports.c.position)).mappings()
-    return [trial_rows.failure_record(row) for row in rows]
+    return [trial_summaries.failure_record(row) for row in rows]
 
 
 def _by_rank(connection: Connection, table: Table, trial_id: int) -> dict[int, list[Any]]:

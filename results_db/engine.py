@@ -23,9 +23,10 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
-from results_db.errors import DatabaseUnreadable, NotFound, ReadOnly
+from results_db import known_ids
+from results_db.errors import DatabaseUnreadable, Locked, NotFound, ReadOnly, Unreachable
 from results_db.filesystems import network_filesystem
-from results_db.translation import is_repeatable, translate
+from results_db.translation import translate
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -34,6 +35,8 @@ BUSY_TIMEOUT_S = 10.0
 """How long SQLite itself waits for a lock before the transaction is begun anew."""
 WRITE_DEADLINE_S = 60.0
 """How long a write is repeated before `Busy`."""
+GONE_DEADLINE_S = 120.0
+"""How long a server that answered before is waited for, as while it restarts."""
 
 
 def parse_url(url_or_path: str | Path) -> URL:
@@ -83,6 +86,7 @@ class Database:
         if self.is_sqlite:
             _check_path(Path(str(url.database)), create=create and not read_only)
         self.engine = _make_engine(url, read_only=read_only)
+        self._file_identity: tuple[int, int] | None = None
 
     def close(self) -> None:
         """Return every connection; the object is unusable afterwards."""
@@ -102,26 +106,92 @@ class Database:
         except (SQLAlchemyError, OverflowError, ImportError) as error:
             raise translate(error, self.shown) from error
 
+    def query(self, work: Callable[[Connection], _T]) -> _T:
+        """Run `work` in one read transaction, begun anew while the server cannot be reached.
+
+        Raises:
+            DatabaseUnreadable: it could not be reached for `GONE_DEADLINE_S`.
+        """
+
+        def attempt() -> _T:
+            self._check_file()
+            with self.read() as connection:
+                return work(connection)
+
+        return self._repeat(attempt)
+
     def write(self, work: Callable[[Connection], _T]) -> _T:
         """Run `work` in one write transaction; repeated as a whole while others are in the way.
 
+        It is also repeated when the server went away before the commit was sent; when it went away
+        during the commit nobody knows whether the change is stored, so that is the caller's.
+
         Raises:
             ReadOnly: the database is open for reading.
-            Busy: others held it for `WRITE_DEADLINE_S`.
+            Locked: others held it for `WRITE_DEADLINE_S`.
+            DatabaseUnreadable: it could not be reached for `GONE_DEADLINE_S`.
         """
         if self.is_read_only:
             raise ReadOnly(f"{self.shown} is open for reading only", "open it without read_only")
-        give_up_at = time.monotonic() + WRITE_DEADLINE_S
-        pause_s = 0.005
-        while True:
+
+        def attempt() -> _T:
+            self._check_file()
+            is_done = False
             try:
                 with self.engine.begin() as connection:
-                    return work(connection)
+                    learnt = known_ids.begin(connection)
+                    result = work(connection)
+                    is_done = True
+                known_ids.commit(self.engine, learnt)
+                return result
             except (SQLAlchemyError, OverflowError, ImportError) as error:
                 problem = translate(error, self.shown)
-                is_over = time.monotonic() > give_up_at
-                if is_over or not is_repeatable(error):
-                    raise problem from error
+                if isinstance(problem, Unreachable) and is_done:
+                    raise DatabaseUnreadable(
+                        f"{self.shown} went away during a commit",
+                        "look whether it was stored before you do it again",
+                    ) from error
+                raise problem from error
+
+        return self._repeat(attempt)
+
+    def _check_file(self) -> None:
+        """Whether the SQLite file is the one that was opened: what is written after that is lost.
+
+        An open file can be moved or deleted; SQLite then goes on writing into nowhere, and a new
+        connection makes a new, empty file.
+        """
+        if not self.is_sqlite:
+            return
+        try:
+            status = Path(str(self.url.database)).stat()
+        except FileNotFoundError:
+            if self._file_identity is None:
+                return  # it is made by the first write
+            raise Unreachable(
+                f"{self.shown} was moved or deleted while in use", "put it back"
+            ) from None
+        found = (status.st_dev, status.st_ino)
+        if self._file_identity is None:
+            self._file_identity = found
+        if found != self._file_identity:
+            raise Unreachable(f"{self.shown} is another file now", "put the first one back")
+
+    def _repeat(self, attempt: Callable[[], _T]) -> _T:
+        """Begin anew while others are in the way or the server is away, up to a deadline each."""
+        began_s = time.monotonic()
+        pause_s, is_told = 0.005, False
+        while True:
+            try:
+                return attempt()
+            except (Locked, Unreachable) as problem:
+                is_gone = isinstance(problem, Unreachable)
+                deadline_s = GONE_DEADLINE_S if is_gone else WRITE_DEADLINE_S
+                if time.monotonic() > began_s + deadline_s:
+                    raise
+                if is_gone and not is_told:
+                    _LOG.warning("%s; trying again for %g s", problem.message, GONE_DEADLINE_S)
+                    is_told = True
             # jitter keeps two writers that met once from meeting again and again
             time.sleep(pause_s * (0.5 + random.random()))
             pause_s = min(2 * pause_s, 0.5)

@@ -6,10 +6,12 @@ ResultsDbError
 ├── IllegalTransition    a trial or study cannot change in this way
 │   └── LeaseLost        it belongs to another process now
 ├── InvalidRecord        a record that cannot be stored (unknown knob, NaN time, naive date)
-├── Busy                 another writer held the database for too long, or owns the study
+├── Busy                 another controller owns the study
+│   └── Locked           another writer held the database for too long
 ├── ReadOnly             a write on a database or query opened for reading
 ├── InvalidQuery         a user's SQL that the database refused
-├── DatabaseUnreadable   not a results database, damaged, or not reachable
+├── DatabaseUnreadable   not a results database, or damaged
+│   └── Unreachable      the server does not answer, or the file is gone
 ├── OutdatedDatabase     written by an older version: upgrade it
 └── NewerDatabase        written by a newer version than this program
 """
@@ -51,6 +53,10 @@ class Busy(ResultsDbError):
     """Another writer held the database for too long, or a live controller owns the study."""
 
 
+class Locked(Busy):
+    """Another writer is in the way; the same transaction may pass when it is begun anew."""
+
+
 class ReadOnly(ResultsDbError):
     """A write was asked of a database that is open for reading."""
 
@@ -61,6 +67,10 @@ class InvalidQuery(ResultsDbError):
 
 class DatabaseUnreadable(ResultsDbError):
     """The file or server is no results database, is damaged, or cannot be reached."""
+
+
+class Unreachable(DatabaseUnreadable):
+    """The server does not answer or went away, or the file was moved; it may come back."""
 
 
 class OutdatedDatabase(ResultsDbError):

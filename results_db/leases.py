@@ -44,6 +44,9 @@ def same_owner(one: Lease, other: Lease) -> bool:
     )
 
 
+COLUMNS = ("lease_host", "lease_pid", "lease_process_started_at", "lease_heartbeat_at")
+
+
 def to_columns(lease: Lease | None) -> dict[str, Any]:
     """The lease columns of a row; all NULL without a lease."""
     return {

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, literal, select, union_all, update
+from sqlalchemy import Connection, bindparam, func, select, text, union_all, update
 
 from results_db.bulk import insert_or_replace
 from results_db.intervals import Interval, combine
@@ -29,20 +29,35 @@ def refresh_study_configs(
     ]
     insert_or_replace(connection, study_configs, rows)
     if rows:
-        _mark_first(connection, study_id)
+        connection.execute(_MARK_FIRST, {"study": study_id})
 
 
 # statements that every trial runs are built once: building costs more than running them
-_OF_STUDY = study_configs.c.study_id == bindparam("study")
-_BEST_LOW = select(func.max(study_configs.c.tokens_per_s_low)).where(_OF_STUDY).scalar_subquery()
-_LEADING_AND_MARKED = union_all(
-    select(study_configs.c.config_id, literal(value=True).label("leads")).where(
-        _OF_STUDY, study_configs.c.tokens_per_s_high >= _BEST_LOW
-    ),
-    select(study_configs.c.config_id, literal(value=False)).where(
-        _OF_STUDY, study_configs.c.is_first
-    ),
+_OTHER = study_configs.alias("other")
+_BEST_LOW = (
+    select(func.max(_OTHER.c.tokens_per_s_low))
+    .where(_OTHER.c.study_id == bindparam("study"))
+    .scalar_subquery()
 )
+_NEAR = study_configs.alias("near")
+_LEADING_OR_MARKED = union_all(
+    select(_NEAR.c.config_id).where(
+        _NEAR.c.study_id == bindparam("study"), _NEAR.c.tokens_per_s_high >= _BEST_LOW
+    ),
+    # as text: SQLite uses a partial index only for the very words of its condition
+    select(_NEAR.c.config_id).where(_NEAR.c.study_id == bindparam("study"), text("near.is_first")),
+)
+_LEADS = study_configs.c.tokens_per_s_high >= _BEST_LOW
+_MARK_FIRST = (
+    update(study_configs)
+    .where(
+        study_configs.c.study_id == bindparam("study"),
+        study_configs.c.config_id.in_(_LEADING_OR_MARKED),
+        study_configs.c.is_first != _LEADS,
+    )
+    .values(is_first=_LEADS)
+)
+"""Marks the configurations of position 1: no other's interval lies wholly above theirs."""
 _COMPLETED = (
     select(
         trials.c.config_id,
@@ -61,20 +76,6 @@ _COMPLETED = (
         trials.c.config_id.in_(bindparam("configs", expanding=True)),
     )
 )
-
-
-def _mark_first(connection: Connection, study_id: int) -> None:
-    """Mark the configurations of position 1: no other's interval lies wholly above theirs."""
-    rows = connection.execute(_LEADING_AND_MARKED, {"study": study_id}).all()
-    leading = {config_id for config_id, leads in rows if leads}
-    marked = {config_id for config_id, leads in rows if not leads}
-    mine = study_configs.c.study_id == study_id
-    for config_ids, is_first in ((leading - marked, True), (marked - leading, False)):
-        ordered = sorted(config_ids)
-        for start in range(0, len(ordered), _CHUNK):
-            chunk = study_configs.c.config_id.in_(ordered[start : start + _CHUNK])
-            change = update(study_configs).where(mine, chunk).values(is_first=is_first)
-            connection.execute(change)
 
 
 def medians(

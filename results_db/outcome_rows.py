@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Engine, bindparam, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
-from results_db import median_rows, study_rows, trial_rows
+from results_db import known_ids, median_rows, trial_rows
 from results_db.bulk import insert_or_ignore, insert_rows, intern
 from results_db.errors import InvalidRecord
 from results_db.intervals import throughput_interval
@@ -32,6 +31,7 @@ from results_db.schema import (
     software,
     software_versions,
     steps,
+    studies,
     timeline,
     trials,
 )
@@ -78,48 +78,66 @@ _FINITE = (
 )  # fmt: skip
 
 
-def finish(
-    connection: Connection,
-    trial_id: int,
-    outcome: TrialOutcome,
-    finished_at: datetime,
-    lease: Lease | None,
-) -> None:
-    """Make a trial terminal.
+_Ended = tuple[int, TrialOutcome, datetime]
+
+
+def finish(connection: Connection, ended: Sequence[_Ended], lease: Lease | None) -> None:
+    """Make trials of one study terminal: (id, outcome, time of its end) each.
 
     Raises:
         NotFound: no such trial.
         IllegalTransition: it is terminal already, or queued and the outcome needs a run.
         LeaseLost: it runs for another owner than `lease`.
     """
-    query = select(trials.c.study_id, trials.c.config_id, trials.c.measured_steps,
-                   trials.c.started_at).where(trials.c.id == trial_id)  # fmt: skip
-    trial = connection.execute(query).mappings().one_or_none()
-    legal = [TrialStatus.RUNNING]
-    if outcome.status in _FROM_QUEUED:
-        legal.append(TrialStatus.QUEUED)
-    if trial is None:
-        raise trial_rows.refused(connection, trial_id, "finished", *legal)
-    study_rows.lock(connection, trial["study_id"])
-    started_at = trial["started_at"]
-    change = (
-        update(trials)
-        .where(trials.c.id == trial_id, trials.c.status.in_(legal))
-        .where(trial_rows.owned_by(lease))
-        .values(
-            status=outcome.status.value,
-            finished_at=finished_at,
-            wall_s=(finished_at - started_at).total_seconds() if started_at else None,
-        )
+    wanted = {"trials": [trial_id for trial_id, _, _ in ended]}
+    # the study's row is the first lock of every write on PostgreSQL
+    rows = {row.id: row for row in connection.execute(_TO_FINISH, wanted)}
+    for trial_id, outcome, finished_at in ended:
+        legal = [TrialStatus.RUNNING]
+        if outcome.status in _FROM_QUEUED:
+            legal.append(TrialStatus.QUEUED)
+        if trial_id not in rows:
+            raise trial_rows.refused(connection, trial_id, "finished", *legal)
+        started_at = rows[trial_id].started_at
+        change = _FINISH if lease is None else _FINISH.where(trial_rows.owned_by(lease))
+        values = {
+            "trial": trial_id,
+            "legal": legal,
+            "new_status": outcome.status.value,
+            "new_finished_at": finished_at,
+            "new_wall_s": (finished_at - started_at).total_seconds() if started_at else None,
+        }
+        if connection.execute(change, values).rowcount != 1:
+            raise trial_rows.refused(connection, trial_id, "finished", *legal)
+    write_details(
+        connection, [(key, rows[key].measured_steps, outcome) for key, outcome, _ in ended]
     )
-    if connection.execute(change).rowcount != 1:
-        raise trial_rows.refused(connection, trial_id, "finished", *legal)
-    write_details(connection, [(trial_id, trial["measured_steps"], outcome)])
-    if outcome.status is TrialStatus.COMPLETED:
-        median_rows.refresh_study_configs(connection, trial["study_id"], [trial["config_id"]])
+    completed: dict[int, set[int]] = {}
+    for trial_id, outcome, _ in ended:
+        if outcome.status is TrialStatus.COMPLETED:
+            completed.setdefault(rows[trial_id].study_id, set()).add(rows[trial_id].config_id)
+    for study_id, config_ids in completed.items():
+        median_rows.refresh_study_configs(connection, study_id, sorted(config_ids))
 
 
 # statements that every trial runs are built once: building costs more than running them
+_TO_FINISH = (
+    select(
+        trials.c.id, trials.c.study_id, trials.c.config_id, trials.c.measured_steps,
+        trials.c.started_at,
+    )
+    .join(studies, studies.c.id == trials.c.study_id)
+    .where(trials.c.id.in_(bindparam("trials", expanding=True)))
+    .with_for_update(key_share=True, of=studies)
+)  # fmt: skip
+_FINISH = (
+    update(trials)
+    .where(
+        trials.c.id == bindparam("trial"),
+        trials.c.status.in_(bindparam("legal", expanding=True)),
+    )
+    .values({name: bindparam(f"new_{name}") for name in ("status", "finished_at", "wall_s")})
+)
 _IDS_BY_NUMBER = (
     select(trials.c.id)
     .where(
@@ -146,9 +164,7 @@ def add_finished(
          *_finished_columns(trial, outcome, now))
         for place, (trial, outcome) in enumerate(results)
     ]  # fmt: skip
-    insert_rows(connection, trials, _TRIAL_COLUMNS, rows)
-    span = {"study": study_id, "first": first, "last": first + len(results) - 1}
-    ids = [int(key) for key in connection.execute(_IDS_BY_NUMBER, span).scalars()]
+    ids = _insert_trials(connection, rows)
     write_details(
         connection,
         [
@@ -165,6 +181,18 @@ def add_finished(
     return ids
 
 
+def _insert_trials(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> list[int]:
+    """Insert trials of one study with rising numbers; their ids in that order."""
+    if len(rows) == 1:
+        values = dict(zip(_TRIAL_COLUMNS, rows[0], strict=True))
+        return [int(connection.execute(_ADD_ONE, values).scalar_one())]
+    insert_rows(connection, trials, _TRIAL_COLUMNS, rows)
+    study_id, first = rows[0][:2]
+    span = {"study": study_id, "first": first, "last": first + len(rows) - 1}
+    return [int(key) for key in connection.execute(_IDS_BY_NUMBER, span).scalars()]
+
+
+_ADD_ONE = insert(trials).returning(trials.c.id)
 _TRIAL_COLUMNS = (
     "study_id", "number", "config_id", "status", "purpose", "repeat", "attempt", "seed",
     "warmup_steps", "measured_steps", "source", "queued_at", "started_at", "finished_at", "wall_s",
@@ -255,29 +283,18 @@ def _measurement_values(row: MeasurementRow, num_steps: int) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-_SOFTWARE_IDS: WeakKeyDictionary[Engine, dict[str, int]] = WeakKeyDictionary()
-"""Ids of version sets by hash: they are never deleted, and nearly all trials share one."""
-_SOFTWARE = select(software.c.id).where(software.c.versions_hash == bindparam("hash"))
-
-
 def _software_id(connection: Connection, row: MeasurementRow) -> int | None:
     if not row.versions:
         return None
     found = content_hash(to_json(row.versions))
-    known_ids = _SOFTWARE_IDS.setdefault(connection.engine, {})
-    if found in known_ids:
-        return known_ids[found]
-    stored = connection.execute(_SOFTWARE, {"hash": found}).scalar()
-    if stored is not None:
-        # read, so committed; an id that this transaction made might yet be rolled back
-        known_ids[found] = int(stored)
-        return int(stored)
+    if (known := known_ids.find(connection, software.name, found)) is not None:
+        return known[0]
     key = intern(connection, software, "versions_hash", {"versions_hash": found})
-    known = [
+    rows = [
         {"software_id": key, "package": package, "version": version}
         for package, version in sorted(row.versions.items())
     ]
-    insert_or_ignore(connection, software_versions, known)
+    insert_or_ignore(connection, software_versions, rows)
     return key
 
 

@@ -4,8 +4,7 @@ A store may be used by several threads; it must not be used in a process forked 
 opened it. Reads see one consistent state and never block a writer.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +12,7 @@ from typing import Self
 
 from sqlalchemy import Connection, insert
 
-from results_db import detail_rows, outcome_rows, study_rows, trial_rows, versions
+from results_db import detail_rows, outcome_rows, study_rows, trial_rows, trial_summaries, versions
 from results_db.bulk import insert_or_ignore
 from results_db.engine import Database, parse_url
 from results_db.errors import NotFound
@@ -95,13 +94,11 @@ class Store:
 
     def get_study(self, name_or_id: str | int) -> StudyRecord:
         """A study by name or id; raises `NotFound`."""
-        with self.database.read() as connection:
-            return study_rows.find(connection, name_or_id)
+        return self.database.query(lambda conn: study_rows.find(conn, name_or_id))
 
     def list_studies(self) -> list[StudyRecord]:
         """All studies, oldest first."""
-        with self.database.read() as connection:
-            return study_rows.find_all(connection)
+        return self.database.query(lambda conn: study_rows.find_all(conn))
 
     def set_study_status(self, study_id: int, status: StudyStatus) -> None:
         """Change a study's status; completing it sets `finished_at`."""
@@ -118,8 +115,7 @@ class Store:
 
     def study_lease(self, study_id: int) -> Lease | None:
         """The controller that holds a study, if any; whether it lives is the caller's to judge."""
-        with self.database.read() as connection:
-            return study_rows.holder(connection, study_id)
+        return self.database.query(lambda conn: study_rows.holder(conn, study_id))
 
     def heartbeat_study(self, study_id: int, when: datetime, lease: Lease) -> None:
         """Say that the study's controller lives; raises `IllegalTransition` once it lost it."""
@@ -138,12 +134,43 @@ class Store:
             AlreadyExists: this configuration, repeat and attempt is in the study already.
             InvalidRecord: a knob is unknown or of the wrong type.
         """
-        added, number, queued_at = self.database.write(lambda conn: trial_rows.add(conn, trial))
-        return replace(trial, id=added, number=number, queued_at=queued_at)
+        return self.add_trials([trial])[0]
 
-    def claim_trial(self, trial_id: int, lease: Lease, folder: str | Path) -> None:
-        """QUEUED -> RUNNING; raises `IllegalTransition` when it is not queued (any more)."""
-        self.database.write(lambda conn: trial_rows.claim(conn, trial_id, lease, str(folder)))
+    def add_trials(
+        self, records: Sequence[TrialRecord], predictions: Sequence[PredictionRow] = ()
+    ) -> list[TrialRecord]:
+        """Queue trials of one study in one transaction, all or none; as `add_trial`.
+
+        What was predicted of them is stored with them.
+        """
+        if not records:
+            return []
+
+        def work(connection: Connection) -> list[TrialRecord]:
+            added = trial_rows.add(connection, records)
+            detail_rows.write_predictions(connection, records[0].study_id, predictions)
+            return added
+
+        return self.database.write(work)
+
+    def claim_trial(self, trial_id: int, lease: Lease, folder: str | Path) -> datetime:
+        """QUEUED -> RUNNING; returns its start.
+
+        Raises:
+            IllegalTransition: it is not queued (any more).
+        """
+        return self.database.write(
+            lambda conn: trial_rows.claim(conn, trial_id, lease, str(folder))
+        )
+
+    def claim_trials(self, folders: Mapping[int, str | Path], lease: Lease) -> list[datetime]:
+        """Claim trials, given by id with their folders, all or none; as `claim_trial`."""
+        return self.database.write(
+            lambda conn: [
+                trial_rows.claim(conn, trial_id, lease, str(folder))
+                for trial_id, folder in folders.items()
+            ]
+        )
 
     def heartbeat(
         self, trial_ids: int | Collection[int], when: datetime, lease: Lease | None = None
@@ -170,9 +197,23 @@ class Store:
             LeaseLost: `lease` is given and another process owns the trial now.
             InvalidRecord: the outcome contradicts itself or holds a number that is not finite.
         """
-        outcome_rows.check(outcome)
-        when = finished_at or datetime.now(UTC)
-        self.database.write(lambda conn: outcome_rows.finish(conn, trial_id, outcome, when, lease))
+        self.finish_trials([(trial_id, outcome, finished_at)], lease)
+
+    def finish_trials(
+        self,
+        ended: Sequence[tuple[int, TrialOutcome, datetime | None]],
+        lease: Lease | None = None,
+    ) -> None:
+        """Make trials terminal, all or none; given as (id, outcome, time of the end or none = now).
+
+        Raises as `finish_trial` does.
+        """
+        now = datetime.now(UTC)
+        for _, outcome, _ in ended:
+            outcome_rows.check(outcome)
+        stored = [(trial_id, outcome, when or now) for trial_id, outcome, when in ended]
+        if stored:
+            self.database.write(lambda conn: outcome_rows.finish(conn, stored, lease))
 
     def add_results(
         self, study_id: int, results: Iterable[tuple[TrialRecord, TrialOutcome]]
@@ -189,11 +230,16 @@ class Store:
         self, study_id: int, statuses: Collection[TrialStatus] | None = None
     ) -> list[TrialSummary]:
         """Trials of a study by number, all or those of some statuses."""
-        query = trial_rows.summary_query().where(trials.c.study_id == study_id)
+        query = trial_summaries.summary_query().where(trials.c.study_id == study_id)
         if statuses is not None:
             query = query.where(trials.c.status.in_([status.value for status in statuses]))
-        with self.database.read() as connection:
-            return trial_rows.summaries(connection, query.order_by(trials.c.number))
+        return self.database.query(
+            lambda conn: trial_summaries.summaries(conn, query.order_by(trials.c.number))
+        )
+
+    def trials_by_id(self, trial_ids: Collection[int]) -> list[TrialSummary]:
+        """Trials by their ids, in the order of their ids; those that do not exist are left out."""
+        return self.database.query(lambda conn: trial_summaries.by_ids(conn, sorted(trial_ids)))
 
     def running_trials(self, study_id: int) -> list[TrialSummary]:
         """Trials of a study that run, with their leases."""
@@ -201,30 +247,30 @@ class Store:
 
     def trial(self, study: int | str, number: int) -> TrialSummary:
         """One trial by its number in a study; raises `NotFound`."""
-        with self.database.read() as connection:
+
+        def work(connection: Connection) -> list[TrialSummary]:
             study_id = study_rows.find_id(connection, study)
-            query = trial_rows.summary_query().where(
+            query = trial_summaries.summary_query().where(
                 trials.c.study_id == study_id, trials.c.number == number
             )
-            found = trial_rows.summaries(connection, query)
+            return trial_summaries.summaries(connection, query)
+
+        found = self.database.query(work)
         if not found:
             raise NotFound(f"Study {study!r} has no trial {number}", "see: tuner rank")
         return found[0]
 
     def steps(self, trial_id: int) -> list[StepRow]:
         """Steps of a trial in order."""
-        with self.database.read() as connection:
-            return detail_rows.read_steps(connection, trial_id)
+        return self.database.query(lambda conn: detail_rows.read_steps(conn, trial_id))
 
     def ranks(self, trial_id: int) -> list[RankRow]:
         """Ranks of a trial in order."""
-        with self.database.read() as connection:
-            return detail_rows.read_ranks(connection, trial_id)
+        return self.database.query(lambda conn: detail_rows.read_ranks(conn, trial_id))
 
     def failures(self, trial_id: int) -> list[FailureRow]:
         """Failures of a trial, the cause first."""
-        with self.database.read() as connection:
-            return detail_rows.read_failures(connection, trial_id)
+        return self.database.query(lambda conn: detail_rows.read_failures(conn, trial_id))
 
     # what is known of points that did not run
 
@@ -234,8 +280,7 @@ class Store:
 
     def predictions(self, study_id: int) -> list[PredictionRow]:
         """Predictions of a study."""
-        with self.database.read() as connection:
-            return detail_rows.read_predictions(connection, study_id)
+        return self.database.query(lambda conn: detail_rows.read_predictions(conn, study_id))
 
     def add_untried(self, study_id: int, rows: Sequence[UntriedRow]) -> None:
         """Store points that were not run, with the rule and reason."""
@@ -243,8 +288,7 @@ class Store:
 
     def untried(self, study_id: int) -> list[UntriedRow]:
         """Points of a study that were not run."""
-        with self.database.read() as connection:
-            return detail_rows.read_untried(connection, study_id)
+        return self.database.query(lambda conn: detail_rows.read_untried(conn, study_id))
 
     # words of the users
 

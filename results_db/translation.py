@@ -4,15 +4,18 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchModuleError, Operat
 
 from results_db.errors import (
     AlreadyExists,
-    Busy,
     DatabaseUnreadable,
     InvalidRecord,
+    Locked,
     ReadOnly,
     ResultsDbError,
+    Unreachable,
 )
 
 _REPEATABLE_STATES = frozenset({"40001", "40P01", "55P03"})
 """PostgreSQL: serialization failure, deadlock, lock not available."""
+_GONE_STATES = ("08", "57P01", "57P02", "57P03")
+"""PostgreSQL: connection lost, shut down by an administrator or after a crash, starting up."""
 _BUSY_NAMES = ("SQLITE_BUSY", "SQLITE_LOCKED")
 _DAMAGED_NAMES = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT")
 
@@ -25,7 +28,7 @@ def _sqlstate(error: BaseException) -> str:
     return str(getattr(getattr(error, "orig", None), "sqlstate", "") or "")
 
 
-def is_repeatable(error: BaseException) -> bool:
+def _is_locked(error: BaseException) -> bool:
     """Whether the same transaction may pass when it is begun anew."""
     return _sqlite_name(error).startswith(_BUSY_NAMES) or _sqlstate(error) in _REPEATABLE_STATES
 
@@ -51,8 +54,8 @@ _TOO_LARGE = InvalidRecord("A whole number does not fit in 64 bits", "store it a
 
 def _of_driver(error: DBAPIError, where: str) -> ResultsDbError:
     """Our error for one that the database or its driver raised."""
-    if is_repeatable(error):
-        return Busy(f"{where} is locked by another writer", "try again, or end the other writer")
+    if _is_locked(error):
+        return Locked(f"{where} is locked by another writer", "try again, or end the other writer")
     if isinstance(error, IntegrityError):
         return _integrity(error, where)
     name, state = _sqlite_name(error), _sqlstate(error)
@@ -68,11 +71,10 @@ def _of_driver(error: DBAPIError, where: str) -> ResultsDbError:
 def _other(error: DBAPIError, where: str, name: str, state: str) -> ResultsDbError:
     if name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_PERM")):
         return DatabaseUnreadable(f"{where} cannot be opened or written: {error.orig}")
-    if isinstance(error, OperationalError) and not state and not name:
-        # no SQLSTATE: the server was never reached; the driver's text may repeat the password
-        return DatabaseUnreadable(
-            f"{where} cannot be reached", "check host, port, user and password"
-        )
+    is_silent = isinstance(error, OperationalError) and not state and not name
+    if is_silent or error.connection_invalidated or state.startswith(_GONE_STATES):
+        # without SQLSTATE the server was never reached; the driver's text may repeat the password
+        return Unreachable(f"{where} cannot be reached", "check host, port, user and password")
     first_line = str(error.orig).strip().splitlines()[:1]
     return DatabaseUnreadable(f"{where} refused a statement: {''.join(first_line)}")
 

@@ -1,32 +1,25 @@
 """Trials: their rows and the changes of their life before the end. In the caller's transaction."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, and_, bindparam, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, select, update
 
-from results_db import knobs, leases, study_rows
-from results_db.bulk import insert_or_ignore
+from results_db import knobs, known_ids, leases, study_rows
+from results_db.bulk import INSERTS
 from results_db.errors import AlreadyExists, IllegalTransition, InvalidRecord, LeaseLost, NotFound
 from results_db.records import (
-    FailureRow,
     Lease,
-    MeasurementRow,
-    Purpose,
     TrialRecord,
     TrialStatus,
-    TrialSummary,
 )
 from results_db.schema import (
-    failure_reports,
-    measurements,
     parallel_configs,
-    software_versions,
     studies,
     trials,
 )
-from results_db.values import join_nonfinite
 
 _CHUNK = 500
 """Keys in one IN list; SQLite takes at most 32766 parameters."""
@@ -40,28 +33,42 @@ def config_ids(connection: Connection, points: Mapping[str, Mapping[str, Any]]) 
     """
     # sorted, so that two writers take the same new keys in the same order
     rows = {key: {"config_key": key, **knobs.to_columns(points[key])} for key in sorted(points)}
-    found = _known_configs(connection, list(rows))
+    found = {}
+    for key in rows:
+        known = known_ids.find(connection, parallel_configs.name, key)
+        if known is not None:
+            found[key] = known
+    found |= _stored_configs(connection, [key for key in rows if key not in found])
     new = [row for key, row in rows.items() if key not in found]
     if new:
-        insert_or_ignore(connection, parallel_configs, new)
-        found |= _known_configs(connection, [row["config_key"] for row in new])
+        for made in connection.execute(_NEW_CONFIGS[connection.dialect.name], new):
+            found[made.config_key] = (made.id, _contents(rows[made.config_key]))
+        # those that another writer made in between
+        found |= _stored_configs(connection, [key for key in rows if key not in found])
     for key, row in rows.items():
-        if any(found[key][name] != row[name] for name in knobs.KNOB_NAMES):
+        config_id, contents = found[key]
+        if contents != _contents(row):
             raise InvalidRecord(f"The configuration key {key} is stored with other knobs")
-    return {key: int(found[key]["id"]) for key in rows}
+        known_ids.learn(connection, parallel_configs.name, key, config_id, contents)
+    return {key: config_id for key, (config_id, _) in found.items()}
+
+
+def _contents(row: Mapping[Any, Any]) -> int:
+    """What tells configurations apart that have one key; a hash, as very many are remembered."""
+    return hash(tuple(row[name] for name in knobs.KNOB_NAMES))
 
 
 def known_config_ids(connection: Connection, keys: Sequence[str]) -> dict[str, int]:
     """Ids of the configurations of these keys that are stored."""
-    return {key: int(row["id"]) for key, row in _known_configs(connection, keys).items()}
+    return {key: found for key, (found, _) in _stored_configs(connection, keys).items()}
 
 
-def _known_configs(connection: Connection, keys: Sequence[str]) -> dict[str, RowMapping]:
-    found: dict[str, RowMapping] = {}
+def _stored_configs(connection: Connection, keys: Sequence[str]) -> dict[str, tuple[int, object]]:
+    found: dict[str, tuple[int, object]] = {}
     for start in range(0, len(keys), _CHUNK):
         wanted = {"keys": keys[start : start + _CHUNK]}
-        rows = connection.execute(_CONFIGS_BY_KEY, wanted).mappings()
-        found |= {row["config_key"]: row for row in rows}
+        for row in connection.execute(_CONFIGS_BY_KEY, wanted).mappings():
+            found[row["config_key"]] = (int(row["id"]), _contents(row))
     return found
 
 
@@ -75,6 +82,16 @@ _TAKE_NUMBERS = (
 _CONFIGS_BY_KEY = select(parallel_configs).where(
     parallel_configs.c.config_key.in_(bindparam("keys", expanding=True))
 )
+_NEW_CONFIGS = {
+    dialect: maker(parallel_configs)
+    .on_conflict_do_nothing()
+    .returning(parallel_configs.c.id, parallel_configs.c.config_key)
+    for dialect, maker in INSERTS.items()
+}
+_NEW_TRIALS = {
+    dialect: maker(trials).on_conflict_do_nothing().returning(trials.c.id, trials.c.number)
+    for dialect, maker in INSERTS.items()
+}
 
 
 def next_numbers(connection: Connection, study_id: int, count: int) -> int:
@@ -85,36 +102,54 @@ def next_numbers(connection: Connection, study_id: int, count: int) -> int:
     return int(last) - count + 1
 
 
-def add(connection: Connection, trial: TrialRecord) -> tuple[int, int, datetime]:
-    """Insert a queued trial; returns its id, its number and when it was queued.
+def add(connection: Connection, records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Insert queued trials of one study; returns them with id, number and time.
 
     Raises:
         AlreadyExists: the same configuration, repeat and attempt is in the study.
-        InvalidRecord: the trial is not queued.
+        InvalidRecord: a trial is not queued.
     """
-    if trial.status is not TrialStatus.QUEUED:
-        raise InvalidRecord(
-            f"A new trial is queued, not {trial.status.value}", "claim_trial, then finish_trial"
-        )
-    number = next_numbers(connection, trial.study_id, 1)
-    config_id = config_ids(connection, {trial.config_key: trial.knobs})[trial.config_key]
-    twin = select(trials.c.number).where(
-        trials.c.study_id == trial.study_id,
-        trials.c.config_id == config_id,
-        trials.c.repeat == trial.repeat,
-        trials.c.attempt == trial.attempt,
+    for trial in records:
+        if trial.status is not TrialStatus.QUEUED:
+            raise InvalidRecord(
+                f"A new trial is queued, not {trial.status.value}",
+                "claim_trial, then finish_trial",
+            )
+    study_id = records[0].study_id
+    first = next_numbers(connection, study_id, len(records))
+    configs = config_ids(connection, {trial.config_key: trial.knobs for trial in records})
+    now = datetime.now(UTC)
+    rows = []
+    for number, trial in enumerate(records, first):
+        row = {"study_id": study_id, "config_id": configs[trial.config_key]}
+        rows.append(row | trial_columns(trial, number, trial.queued_at or now))
+    made = connection.execute(_NEW_TRIALS[connection.dialect.name], rows).all()
+    ids = {number: int(trial_id) for trial_id, number in made}
+    if len(ids) < len(rows):
+        refused_row = next(row for row in rows if row["number"] not in ids)
+        raise _twin(connection, refused_row)
+    return [
+        replace(trial, id=ids[row["number"]], number=row["number"], queued_at=row["queued_at"])
+        for trial, row in zip(records, rows, strict=True)
+    ]
+
+
+def _twin(connection: Connection, row: Mapping[str, Any]) -> AlreadyExists:
+    """The error for a trial that is in its study already."""
+    names = ("study_id", "config_id", "repeat", "attempt")
+    same = and_(*(trials.c[name] == row[name] for name in names))
+    query = (
+        select(trials.c.number, parallel_configs.c.config_key)
+        .join(parallel_configs, parallel_configs.c.id == trials.c.config_id)
+        .where(same)
+        .order_by(trials.c.number)
     )
-    known = connection.execute(twin).scalar_one_or_none()
-    if known is not None:
-        raise AlreadyExists(
-            f"Trial {known} of this study is configuration {trial.config_key}, repeat "
-            f"{trial.repeat}, attempt {trial.attempt} already", "raise repeat or attempt",
-        )  # fmt: skip
-    row = {"study_id": trial.study_id, "config_id": config_id}
-    queued_at = trial.queued_at or datetime.now(UTC)
-    values = row | trial_columns(trial, number, queued_at)
-    added = connection.execute(insert(trials).returning(trials.c.id), values).scalar_one()
-    return int(added), number, queued_at
+    known = connection.execute(query).first()
+    number, key = known or ("?", "?")
+    return AlreadyExists(
+        f"Trial {number} of this study is configuration {key}, repeat {row['repeat']}, attempt "
+        f"{row['attempt']} already", "raise repeat or attempt",
+    )  # fmt: skip
 
 
 def trial_columns(trial: TrialRecord, number: int, queued_at: datetime) -> dict[str, Any]:
@@ -133,24 +168,31 @@ def trial_columns(trial: TrialRecord, number: int, queued_at: datetime) -> dict[
     }
 
 
-def claim(connection: Connection, trial_id: int, lease: Lease, folder: str) -> None:
-    """QUEUED -> RUNNING.
+_CLAIM = (
+    update(trials)
+    .where(trials.c.id == bindparam("trial"), trials.c.status == TrialStatus.QUEUED.value)
+    .values(
+        {
+            name: bindparam(f"new_{name}")
+            for name in ("status", "started_at", "folder", *leases.COLUMNS)
+        }
+    )
+)
+
+
+def claim(connection: Connection, trial_id: int, lease: Lease, folder: str) -> datetime:
+    """QUEUED -> RUNNING; returns the time that is stored as its start.
 
     Raises:
         IllegalTransition: it is not queued (another controller was faster, or it has ended).
     """
-    change = (
-        update(trials)
-        .where(trials.c.id == trial_id, trials.c.status == TrialStatus.QUEUED.value)
-        .values(
-            status=TrialStatus.RUNNING.value,
-            started_at=datetime.now(UTC),
-            folder=folder,
-            **leases.to_columns(lease),
-        )
-    )
-    if connection.execute(change).rowcount != 1:
+    now = datetime.now(UTC)
+    values = {"status": TrialStatus.RUNNING.value, "started_at": now, "folder": folder}
+    values |= leases.to_columns(lease)
+    change = {f"new_{name}": value for name, value in values.items()} | {"trial": trial_id}
+    if connection.execute(_CLAIM, change).rowcount != 1:
         raise refused(connection, trial_id, "claimed", TrialStatus.QUEUED)
+    return now
 
 
 def requeue(connection: Connection, trial_id: int, lease: Lease | None) -> None:
@@ -217,96 +259,3 @@ def refused(
     return IllegalTransition(
         f"Trial {row['number']} cannot be {verb}: it is {row['status']}, not {words}"
     )
-
-
-_FIRST = and_(failure_reports.c.trial_id == trials.c.id, failure_reports.c.position == 0)
-_TABLES = {"t": trials, "c": parallel_configs, "m": measurements, "f": failure_reports}
-
-
-def summary_query() -> Select[Any]:
-    """Trials with configuration, measurement and first failure; columns are `t_id`, `m_mfu`, ..."""
-    columns = [
-        column.label(f"{short}_{column.name}")
-        for short, table in _TABLES.items()
-        for column in table.columns
-    ]
-    return (
-        select(*columns)
-        .select_from(trials)
-        .join(parallel_configs, trials.c.config_id == parallel_configs.c.id)
-        .outerjoin(measurements, measurements.c.trial_id == trials.c.id)
-        .outerjoin(failure_reports, _FIRST)
-    )
-
-
-def summaries(connection: Connection, query: Select[Any]) -> list[TrialSummary]:
-    """Run a `summary_query` with its conditions."""
-    rows = connection.execute(query).mappings().all()
-    wanted = {row["m_software_id"] for row in rows} - {None}
-    versions = _versions(connection, sorted(wanted))
-    return [_summary(row, versions) for row in rows]
-
-
-def _versions(connection: Connection, software_ids: Sequence[int]) -> dict[int, dict[str, str]]:
-    found: dict[int, dict[str, str]] = {key: {} for key in software_ids}
-    for start in range(0, len(software_ids), _CHUNK):
-        wanted = software_versions.c.software_id.in_(software_ids[start : start + _CHUNK])
-        for row in connection.execute(select(software_versions).where(wanted)):
-            found[row.software_id][row.package] = row.version
-    return found
-
-
-def _part(row: RowMapping, short: str) -> dict[str, Any]:
-    prefix = f"{short}_"
-    return {column.name: row[prefix + column.name] for column in _TABLES[short].columns}
-
-
-def _summary(row: RowMapping, versions: Mapping[int, dict[str, str]]) -> TrialSummary:
-    measurement = failure = None
-    if row["m_trial_id"] is not None:
-        measurement = _measurement(_part(row, "m"), versions)
-    if row["f_trial_id"] is not None:
-        failure = failure_record(_part(row, "f"))
-    return TrialSummary(trial=_trial(row), measurement=measurement, failure=failure)
-
-
-def _trial(row: RowMapping) -> TrialRecord:
-    return TrialRecord(
-        id=row["t_id"],
-        study_id=row["t_study_id"],
-        number=row["t_number"],
-        config_key=row["c_config_key"],
-        knobs=knobs.from_columns(_part(row, "c")),
-        status=TrialStatus(row["t_status"]),
-        purpose=Purpose(row["t_purpose"]),
-        attempt=row["t_attempt"],
-        repeat=row["t_repeat"],
-        seed=row["t_seed"],
-        warmup_steps=row["t_warmup_steps"],
-        measured_steps=row["t_measured_steps"],
-        source=row["t_source"],
-        queued_at=row["t_queued_at"],
-        started_at=row["t_started_at"],
-        finished_at=row["t_finished_at"],
-        folder=row["t_folder"],
-        lease=leases.from_columns(_part(row, "t")),
-    )
-
-
-def _measurement(row: Mapping[str, Any], versions: Mapping[int, dict[str, str]]) -> MeasurementRow:
-    plain = {name: row[name] for name in _PLAIN_MEASUREMENT}
-    return MeasurementRow(
-        **plain,
-        final_loss=join_nonfinite(row["final_loss"], row["loss_nonfinite"]),
-        versions=versions.get(row["software_id"], {}),
-    )
-
-
-_PLAIN_MEASUREMENT = tuple(
-    name for name in MeasurementRow.__dataclass_fields__ if name not in ("final_loss", "versions")
-)
-
-
-def failure_record(row: Mapping[Any, Any]) -> FailureRow:
-    """A failure from its row."""
-    return FailureRow(**{name: row[name] for name in FailureRow.__dataclass_fields__})

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
@@ -189,3 +190,35 @@ def run_checks() -> list[Check]:
         except Exception as error:
             results.append(Check(check.__name__.strip("_"), False, f"could not look: {error}"))
     return results
+
+
+def run_cluster_checks(
+    *,
+    address: str | None = None,
+    num_devices: int | None = None,
+    num_nodes: int | None = None,
+    device_kind: Literal["cpu", "cuda", "rocm"] = "cpu",
+) -> list[Check]:
+    """Look at a Ray cluster on the way that trials take, or at a local one of `num_devices`.
+
+    Versions must be equal on all nodes, devices seen, collectives work across nodes; a node that is
+    much slower than the others is named.
+    """
+    from tuner.launchers.checks import check_cluster
+
+    try:
+        found = check_cluster(
+            address=address,
+            num_devices=num_devices,
+            num_nodes=num_nodes,
+            device_kind=device_kind,
+        )
+    except Exception as error:
+        hint = "is the address right, and does Ray run there?"
+        return [Check("cluster", False, f"could not look: {error}", hint)]
+    return [
+        # trials do run on unequal nodes, at the pace of the slowest
+        Check(f"cluster {item.name}", item.is_ok, item.message, item.hint,
+              is_required=item.name != "stragglers")
+        for item in found
+    ]  # fmt: skip

@@ -58,6 +58,8 @@ class StudyView:
     elapsed_s: float = 0.0
     is_exhausted: bool = False
     stop_requested: bool = False
+    num_earlier_checks: int = 0
+    """Checks for drift that were over before this session."""
 
 
 def next_actions(view: StudyView) -> list[Action]:
@@ -90,9 +92,14 @@ def next_actions(view: StudyView) -> list[Action]:
 def _last_looks(view: StudyView) -> list[Action]:
     """Measure again: the reference point for drift, then the leaders in turns."""
     limits = view.limits
-    if limits.check_drift and (reference := to_check_drift(view.trials)) is not None:
-        return [Action(ActionKind.CHECK_DRIFT, reference.trial_id)]
     confirm = to_confirm(view.trials, limits.confirm_top, limits.confirm_repeats)
+    reference = to_check_drift(
+        view.trials,
+        num_earlier_checks=view.num_earlier_checks,
+        is_repeating=confirm is not None,
+    )
+    if limits.check_drift and reference is not None:
+        return [Action(ActionKind.CHECK_DRIFT, reference.trial_id)]
     return [] if confirm is None else [Action(ActionKind.CONFIRM, confirm.trial_id)]
 
 

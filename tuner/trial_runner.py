@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,7 +35,22 @@ class _Running:
     config: ParallelConfig
     handle: TrialHandle
     submitted_s: float
+    name: str = field(init=False)
     num_steps_seen: int = 0
+    is_pruned: bool = False
+
+    def __post_init__(self) -> None:
+        self.name = self.config.short()
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """A trial that has ended and is not stored yet."""
+
+    record: TrialRecord
+    config: ParallelConfig
+    output: TrialOutput
+    elapsed_s: float
     is_pruned: bool = False
 
 
@@ -77,22 +92,52 @@ class TrialRunner:
     @property
     def names(self) -> tuple[str, ...]:
         """Short names of the configurations under way."""
-        return tuple(running.config.short() for running in self._running.values())
+        return tuple(running.name for running in self._running.values())
 
-    def has_room(self, record: TrialRecord) -> bool:
-        """Whether this trial can start now; a lone trial is left to the launcher to judge."""
-        return not self._running or self._launcher.has_room(config_of(record).world_size)
+    def start(self, records: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Claim and launch those queued trials that there is room for, from the first on.
 
-    def start(self, record: TrialRecord) -> None:
-        """Claim a queued trial and launch it.
+        All are claimed in one transaction. A lone trial is left to the launcher to judge.
+
+        Returns:
+            The records as they are stored now; none when nothing could start.
 
         Raises:
-            LauncherError: it can never run; the trial is stored as failed first.
+            LauncherError: a trial can never run; it is stored as failed first.
         """
-        config = config_of(record)
-        folder = self._folder(record)
-        now = datetime.now(UTC)
-        self._store.claim_trial(_id(record), replace(self._lease, heartbeat_at=now), folder)
+        fitting: list[tuple[TrialRecord, ParallelConfig]] = []
+        num_devices = 0
+        for record in records:
+            config = config_of(record)
+            num_devices += config.world_size
+            is_alone = not (fitting or self._running)
+            if not is_alone and not self._launcher.has_room(num_devices):
+                break
+            fitting.append((record, config))
+        if not fitting:
+            return []
+        lease = replace(self._lease, heartbeat_at=datetime.now(UTC))
+        folders = {_id(record): self._folder(record) for record, _ in fitting}
+        times = self._store.claim_trials(folders, lease)
+        claimed = [
+            replace(record, status=TrialStatus.RUNNING, started_at=when, lease=lease,
+                    folder=str(folders[_id(record)]))
+            for (record, _), when in zip(fitting, times, strict=True)
+        ]  # fmt: skip
+        started = 0
+        try:
+            for record, (_, config) in zip(claimed, fitting, strict=True):
+                # together they have room, but one of them may leave the next too small a gap
+                if self._running and not self._launcher.has_room(config.world_size):
+                    break
+                started += 1
+                self._launch(record, config, folders[_id(record)])
+        finally:
+            for record in claimed[started:]:
+                self._store.requeue_trial(_id(record))
+        return claimed[:started]
+
+    def _launch(self, record: TrialRecord, config: ParallelConfig, folder: Path) -> None:
         self._tell(record, config, "started")
         submitted_s = self._clock.monotonic_s()
         try:
@@ -101,7 +146,7 @@ class TrialRunner:
             failure = FailureReport(
                 failure=FailureKind.LAUNCH, phase=Phase.LAUNCH, message=str(error)
             )
-            self._end(record, config, TrialOutput(failures=[failure]), 0.0)
+            self._end([_Ended(record, config, TrialOutput(failures=[failure]), 0.0)])
             raise
         self._running[_id(record)] = _Running(record, config, handle, submitted_s)
 
@@ -131,20 +176,18 @@ class TrialRunner:
     def poll(self) -> list[int]:
         """Store what has ended and show new steps; the ids of the trials that ended."""
         ended = []
-        for trial_id, running in list(self._running.items()):
+        for running in self._running.values():
             output = running.handle.poll()
             if output is None:
                 self._watch(running)
                 continue
-            del self._running[trial_id]
             elapsed_s = self._clock.monotonic_s() - running.submitted_s
-            if running.is_pruned and output.result is None:
-                self._store.finish_trial(trial_id, pruned_outcome(output))
-                self._tell(running.record, running.config, "pruned", "its first steps exclude it")
-            else:
-                self._end(running.record, running.config, output, elapsed_s)
-            ended.append(trial_id)
-        return ended
+            is_pruned = running.is_pruned and output.result is None
+            ended.append(_Ended(running.record, running.config, output, elapsed_s, is_pruned))
+        self._end(ended)
+        for item in ended:
+            del self._running[_id(item.record)]
+        return [_id(item.record) for item in ended]
 
     def _watch(self, running: _Running) -> None:
         steps = running.handle.progress().steps
@@ -162,21 +205,35 @@ class TrialRunner:
             running.is_pruned = True
             running.handle.cancel()
 
-    def _end(
-        self, record: TrialRecord, config: ParallelConfig, output: TrialOutput, elapsed_s: float
-    ) -> None:
-        verdict = judge(output)
-        self._store.finish_trial(_id(record), outcome_of(output, verdict, elapsed_s))
-        result = output.result if verdict.status is TrialStatus.COMPLETED else None
-        failure = verdict.failure
-        self._tell(
-            record,
-            config,
-            verdict.status.value,
-            f"{failure.failure}: {failure.message}" if failure else "",
-            tokens_per_s=result.tokens_per_s if result else None,
-            step_time_s=result.step_time_s if result else None,
+    def _end(self, ended: Sequence[_Ended]) -> None:
+        """Store what trials left, in one transaction, and show it."""
+        verdicts = [judge(item.output) for item in ended]
+        self._store.finish_trials(
+            [
+                (
+                    _id(item.record),
+                    pruned_outcome(item.output)
+                    if item.is_pruned
+                    else outcome_of(item.output, verdict, item.elapsed_s),
+                    None,
+                )
+                for item, verdict in zip(ended, verdicts, strict=True)
+            ]
         )
+        for item, verdict in zip(ended, verdicts, strict=True):
+            if item.is_pruned:
+                self._tell(item.record, item.config, "pruned", "its first steps exclude it")
+                continue
+            result = item.output.result if verdict.status is TrialStatus.COMPLETED else None
+            failure = verdict.failure
+            self._tell(
+                item.record,
+                item.config,
+                verdict.status.value,
+                f"{failure.failure}: {failure.message}" if failure else "",
+                tokens_per_s=result.tokens_per_s if result else None,
+                step_time_s=result.step_time_s if result else None,
+            )
 
     def stop(self, reason: str) -> None:
         """Cancel what runs and put it back in the queue, so that a resumed study runs it again."""

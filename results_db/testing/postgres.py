@@ -10,10 +10,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +30,34 @@ class PostgresUnavailable(ResultsDbError):
     """This machine cannot start a private server; the message says what is missing."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PostgresServer:
     """A running server that trusts everyone who reaches its socket."""
 
     folder: Path
     data: Path
-    pid: int
+    process: "subprocess.Popen[bytes]"
+    start: Callable[[], "subprocess.Popen[bytes]"]
+    starter: threading.Thread | None = None
+
+    def stop(self) -> None:
+        """End it as a crash would: at once, connections cut; the data stay."""
+        if self.starter is not None:
+            self.starter.join()
+        # without a last checkpoint: the data are deleted in the end
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait(_START_S)
+
+    def restart(self, down_s: float) -> None:
+        """Stop it now and start it again after a while, in a thread of its own."""
+
+        def start() -> None:
+            time.sleep(down_s)
+            self.process = self.start()
+
+        self.stop()
+        self.starter = threading.Thread(target=start)
+        self.starter.start()
 
     def url(self, database: str = "postgres", user: str = "postgres") -> str:
         """The SQLAlchemy URL of one of its databases."""
@@ -99,16 +122,15 @@ def private_postgres(*, durable: bool = False) -> Iterator[PostgresServer]:
     options: dict[str, Any] = {"cwd": folder, "stdin": subprocess.DEVNULL}
     if user:
         options |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-    process = None
+    server = None
     try:
         data = _initdb(binaries, folder, options)
-        process = _start(binaries, folder, data, options, durable=durable)
-        yield PostgresServer(folder, data, process.pid)
+        start = partial(_start, binaries, folder, data, options, durable=durable)
+        server = PostgresServer(folder, data, start(), start)
+        yield server
     finally:
-        if process is not None:
-            # without a last checkpoint: the data are deleted in the next line
-            process.send_signal(signal.SIGQUIT)
-            process.wait(_START_S)
+        if server is not None:
+            server.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -7,7 +7,14 @@ import psutil
 import pytest
 
 from results_db import queries
-from results_db.records import Lease, Purpose, StudyStatus, TrialStatus
+from results_db.records import (
+    Lease,
+    Purpose,
+    StudyStatus,
+    TrialOutcome,
+    TrialRecord,
+    TrialStatus,
+)
 from search_spaces.parallel_config import ParallelConfig
 from trainer.contract import (
     FailureKind,
@@ -22,7 +29,7 @@ from trainer.contract import (
 from tuner.config import study_config_from
 from tuner.controller import Controller, StudyOutcome
 from tuner.errors import LauncherError, StorageProblem
-from tuner.leases import lease_is_dead, own_lease
+from tuner.leases import lease_is_dead, own_lease, time_spent_s
 from tuner.ports import StudyProgress, TrialEvent
 from tuner.searchers.random import RandomSearcher
 from tuner.study import Study, create_study, open_study
@@ -231,7 +238,48 @@ def test_stop_puts_the_running_trial_back_and_resume_goes_on(
     again.store.close()
 
 
-WRITES = ("add_trial", "claim_trial", "finish_trial", "add_untried", "set_study_status")
+def test_time_that_earlier_controllers_spent_counts() -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def ran(begin_s: float, end_s: float) -> TrialRecord:
+        return TrialRecord(
+            study_id=1, config_key="k", knobs={}, started_at=start + timedelta(seconds=begin_s),
+            finished_at=start + timedelta(seconds=end_s),
+        )  # fmt: skip
+
+    waiting = TrialRecord(study_id=1, config_key="k", knobs={})
+    assert time_spent_s([]) == 0
+    # two at once, one within another, a short pause between trials, a long one between controllers
+    trials = [ran(0, 10), ran(5, 20), ran(6, 8), ran(25, 30), waiting, ran(5000, 5010)]
+    assert time_spent_s(trials) == 40
+    assert time_spent_s([ran(10, 5), ran(10, 11)]) == 1, "the clock was set back"
+
+
+def test_a_resumed_study_does_not_get_its_time_anew(make_study: Callable[..., Study]) -> None:
+    study = make_study(max_time_s=5.0)
+    stop = threading.Event()
+
+    def answer(job: TrialJob, _: int) -> TrialOutput:
+        if len(study.store.trials(study.id)) == 2:
+            stop.set()
+        return result_of(job)
+
+    run(study, answer, stop)
+    begin = datetime.now(UTC) - timedelta(hours=1)
+    ran_for_6_s = TrialRecord(
+        study_id=study.id, config_key=study.candidates[-1].config.config_key, repeat=9,
+        knobs=study.candidates[-1].config.model_dump(mode="json"), started_at=begin,
+        finished_at=begin + timedelta(seconds=6),
+    )  # fmt: skip
+    study.store.add_results(study.id, [(ran_for_6_s, TrialOutcome(status=TrialStatus.FAILED))])
+    again = open_study(study.config.store.url, study.name)
+    outcome, second = run(again, lambda job, _: result_of(job))
+    again.store.close()
+    assert outcome.reason == "the time limit of 5 s is reached"
+    assert second.launched == []
+
+
+WRITES = ("add_trials", "claim_trials", "finish_trials", "add_untried", "set_study_status")
 
 
 class Killed(BaseException):
@@ -333,7 +381,6 @@ def test_leases() -> None:
 
 
 def test_a_stored_configuration_comes_back_equal() -> None:
-    from results_db.records import TrialRecord
     from tuner.outcomes import config_of
 
     config = ParallelConfig(pp=2, stage_layers=(3, 5), recompute="full", recompute_layers=1)

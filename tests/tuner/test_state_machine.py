@@ -145,6 +145,44 @@ def test_the_first_point_is_run_again_to_see_whether_the_machine_changed() -> No
     assert kinds(StudyView(limits=limits, trials=[*trials, again])) == [ActionKind.FINISH]
 
 
+def test_repeats_in_another_session_begin_with_a_check_for_drift() -> None:
+    limits = Limits(max_trials=2, check_drift=True, confirm_top=2, confirm_repeats=1)
+    searched = [trial(i, TrialStatus.COMPLETED) for i in (1, 2)]
+    check = trial(3, TrialStatus.COMPLETED, config_key="k1", repeat=1, purpose=Purpose.DRIFT)
+    begun = [*searched, check]
+    assert kinds(StudyView(limits=limits, trials=begun)) == [ActionKind.CONFIRM]
+    resumed = StudyView(limits=limits, trials=begun, num_earlier_checks=1)
+    assert kinds(resumed) == [ActionKind.CHECK_DRIFT]
+    second = trial(4, TrialStatus.QUEUED, config_key="k1", repeat=2, purpose=Purpose.DRIFT)
+    again = StudyView(limits=limits, trials=[*begun, second], num_earlier_checks=1)
+    assert kinds(again) == [ActionKind.RUN]
+    repeats = [
+        trial(5 + i, TrialStatus.COMPLETED, config_key=f"k{i}", repeat=3, purpose=Purpose.CONFIRM)
+        for i in (1, 2)
+    ]
+    over = StudyView(limits=limits, trials=[*begun, *repeats], num_earlier_checks=1)
+    assert kinds(over) == [ActionKind.FINISH], "nothing is left that drift could spoil"
+
+
+def test_points_measured_after_a_check_are_checked_too() -> None:
+    limits = Limits(max_trials=3, check_drift=True)
+    trials = [
+        trial(1, TrialStatus.COMPLETED),
+        trial(2, TrialStatus.COMPLETED),
+        trial(3, TrialStatus.COMPLETED, config_key="k1", repeat=1, purpose=Purpose.DRIFT,
+              tokens_per_s=50.0),
+        trial(4, TrialStatus.COMPLETED),
+    ]  # fmt: skip
+    view = StudyView(limits=limits, trials=trials, num_earlier_checks=1)
+    assert kinds(view) == [ActionKind.CHECK_DRIFT]
+    trials.append(
+        trial(5, TrialStatus.COMPLETED, config_key="k1", repeat=2, purpose=Purpose.DRIFT,
+              tokens_per_s=101.0)
+    )  # fmt: skip
+    assert kinds(StudyView(limits=limits, trials=trials)) == [ActionKind.FINISH]
+    assert drift(trials) == pytest.approx(50 / 101), "the check that was furthest off"
+
+
 def test_a_slow_trial_is_excluded_by_its_fastest_of_three_steps() -> None:
     best = trial(1, TrialStatus.COMPLETED, relative_spread=0.1)
     assert not excludes([9.0, 9.0], best, 1.0)

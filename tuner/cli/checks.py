@@ -1,6 +1,7 @@
 """`tuner doctor` looks at the machine, `tuner smoke` runs the whole chain once."""
 
 from dataclasses import asdict
+from typing import Literal
 
 import click
 
@@ -12,15 +13,45 @@ from tuner.cli.progress import make_display
 from tuner.errors import EnvironmentProblem
 
 
-@click.command(epilog="\b\nExamples:\n  tuner doctor\n  tuner doctor --json")
+@click.command(
+    epilog="\b\nExamples:\n  tuner doctor\n  tuner doctor --json\n"
+    "  tuner doctor --address 10.0.0.1:6379 --nodes 4 --device-kind cuda\n"
+    "  tuner doctor --devices 2"
+)
+@click.option("--address", metavar="HOST:PORT", help="look at the Ray cluster there, too")
+@click.option("--devices", type=click.IntRange(min=1), metavar="N",
+              help="look at a local Ray cluster of so many devices, too")  # fmt: skip
+@click.option("--nodes", type=click.IntRange(min=1), metavar="N",
+              help="nodes that must join the cluster within two minutes")  # fmt: skip
+@click.option("--device-kind", type=click.Choice(["cpu", "cuda", "rocm"]), default="cpu",
+              show_default=True, help="devices of the cluster")  # fmt: skip
 @json_option
 @verbosity_options
 @click.pass_context
-def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Check this machine before the first trial."""
-    from tuner.doctor import run_checks
+def doctor(
+    ctx: click.Context,
+    address: str | None,
+    devices: int | None,
+    nodes: int | None,
+    device_kind: Literal["cpu", "cuda", "rocm"],
+    as_json: bool,
+) -> None:
+    """Check this machine before the first trial, and the cluster if one is given.
 
+    Of a cluster: an agent answers on every node, versions are equal, devices are seen, collectives
+    work across nodes, and no node is much slower than the others.
+    """
+    from tuner.doctor import run_checks, run_cluster_checks
+
+    if address and devices:
+        raise click.UsageError("--devices is for a local cluster, --address for a running one")
+    if nodes and not address:
+        raise click.UsageError("--nodes needs the --address of their cluster")
     checks = run_checks()
+    if address or devices:
+        checks += run_cluster_checks(
+            address=address, num_devices=devices, num_nodes=nodes, device_kind=device_kind
+        )
     if as_json:
         print_json([asdict(check) for check in checks])
     else:
