@@ -310,6 +310,8 @@ def make_launcher(study: Study) -> Launcher:
         options.setdefault("cluster", study.cluster)
     if settings.name == "ray":
         options.setdefault("device_kind", study.cluster.device_kind)
+    if study.config.trainer is not None:
+        options |= study.config.trainer.launcher_options()
     launcher: Launcher = registry.load("launchers", settings.name)(
         num_devices=study.cluster.num_devices, run_folder=study.paths.root.absolute(), **options
     )

@@ -15,7 +15,8 @@ from search_spaces.parallel_config import ParallelConfig
 from trainer.contract import FailureKind
 from tuner.errors import LauncherError
 from tuner.launchers.checks import check_devices, check_stragglers, check_versions
-from tuner.launchers.command import CommandLauncher, fill, placeholders
+from tuner.launchers.command import CommandLauncher
+from tuner.launchers.command_line import fill, placeholders
 from tuner.launchers.local import LocalLauncher
 from tuner.launchers.network import free_port, interface_of, interface_towards, rank_environment
 from tuner.launchers.placement import NodeSlots, check_can_ever_fit, plan_bundles

@@ -5,6 +5,7 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 from trainer.contract import FailureKind, FailureReport, Phase, TrialJob, TrialOutput
@@ -12,7 +13,7 @@ from tuner.adapters.batch import Fact, implausible, mismatch
 from tuner.adapters.failures import failure_in, worth_keeping
 from tuner.adapters.figures import Figure, parse
 from tuner.adapters.hook import HookReader
-from tuner.adapters.log_lines import LogLine
+from tuner.adapters.log_lines import LogLine, LogTail
 from tuner.adapters.results import output_of
 from tuner.adapters.steps import StepTable
 
@@ -202,6 +203,17 @@ class Adapter:
             f"its log never says how large the batch was, so it cannot be compared ({self.needs})"
         )
 
+    @staticmethod
+    def says_enough(output: TrialOutput) -> bool:
+        """Whether running on would add nothing: a result, a wrong batch or a diverged loss."""
+        final = (FailureKind.DIVERGED, FailureKind.IMPLAUSIBLE)
+        return output.result is not None or any(item.failure in final for item in output.failures)
+
+    @staticmethod
+    def tail(path: Path, rank: int | None) -> LogTail:
+        """A reader of a growing log, for `feed`."""
+        return LogTail(path, rank)
+
     def complaint(self) -> str:
         """Why a log without a result gave none, for people."""
         done = self.steps.last_number
@@ -209,12 +221,6 @@ class Adapter:
         wanted = measure.warmup_steps + measure.measured_steps
         what = f"ends at step {done}" if done else "has no line of a step"
         return f"its log {what}, but {wanted} steps are needed ({self.needs})"
-
-
-def says_enough(output: TrialOutput) -> bool:
-    """Whether running on would add nothing: a result, a wrong batch or a diverged loss."""
-    final = (FailureKind.DIVERGED, FailureKind.IMPLAUSIBLE)
-    return output.result is not None or any(item.failure in final for item in output.failures)
 
 
 def number(match: re.Match[str], group: str) -> Figure | None:

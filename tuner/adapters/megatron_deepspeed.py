@@ -23,9 +23,9 @@ STEP = Pattern(
     example=(
         " iteration       14/      20 | consumed samples:          448 | consumed tokens:       "
         "917504 | elapsed time per iteration (ms): 3120.7 | learning rate: 1.200E-05 | global "
-        "batch size:    32 | lm loss: 9.412077E+00 | loss scale: 1.0 | grad norm: 2.871 | actual seqlen:"
-        "  2048 | number of skipped iterations:   0 | number of nan iterations:   0 | samples per "
-        "second: 10.254 | tokens per gpu per second (tgs): 2624.9 | TFLOPs: 142.37 |"
+        "batch size:    32 | lm loss: 9.412077E+00 | loss scale: 1.0 | grad norm: 2.871 | actual "
+        "seqlen:  2048 | number of skipped iterations:   0 | number of nan iterations:   0 | "
+        "samples per second: 10.254 | tokens per gpu per second (tgs): 2624.9 | TFLOPs: 142.37 |"
     ),
     source="megatron/training.py",
 )

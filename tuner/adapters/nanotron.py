@@ -17,13 +17,13 @@ _FIELD = re.compile(rf"\b(?P<name>[a-z_]+): +(?P<value>{NUMBER}) *(?:\||$)")
 STEP = Pattern(
     name="step",
     reads="iteration, time, consumed samples or tokens, global batch, loss, peak memory",
-    versions="0.1 to 0.4 (2024) and main of 2026-04, numbers with three digits; before 2024 in full",
+    versions="0.1 to 0.4 (2024) and main of 2026-04, in three digits; before 2024 in full",
     regex=re.compile(
         r"\biteration: (?P<step>\d+) / \d+ \| (?P<rest>.*elapsed_time_per_iteration_ms.*)"
     ),
     example=(
-        "11/14/2025 08:12:07 [INFO|DP=0|PP=0|TP=0|n12]: iteration: 9 / 12 | consumed_tokens: 590K | "
-        "time_per_iteration_ms: 1.84K | elapsed_time_per_iteration_ms: 1.84K | tokens_per_sec: "
+        "11/14/2025 08:12:07 [INFO|DP=0|PP=0|TP=0|n12]: iteration: 9 / 12 | consumed_tokens: 590K "
+        "| time_per_iteration_ms: 1.84K | elapsed_time_per_iteration_ms: 1.84K | tokens_per_sec: "
         "35.6K | tokens_per_sec_per_gpu: 4.45K | global_batch_size: 32 | lm_loss: 9.31 | lr: "
         "0.00027 | model_tflops_per_gpu: 171 | hardware_tflops_per_gpu: 171 | grad_norm: 1.92 | "
         "cuda_memory_allocated: 9.63G | cuda_max_memory_reserved: 30.1G"

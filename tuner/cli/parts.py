@@ -3,7 +3,7 @@
 import inspect
 
 from tuner import registry
-from tuner.config import StudyConfig, nearest
+from tuner.config import StudyConfig, TrainerSection, nearest
 from tuner.errors import ConfigError
 
 # What the tuner itself gives to a launcher; the rest of its parameters are the user's options.
@@ -20,12 +20,20 @@ def check_parts(config: StudyConfig) -> None:
     for group, name in (("searchers", search.searcher), ("launchers", launcher.name)):
         if name not in registry.names(group):
             registry.load(group, name)  # says which names there are
+    if config.trainer is not None:
+        _check_trainer(config.trainer)
     if search.options:
         # searchers check their options when they are made, which takes no candidates
         registry.load("searchers", search.searcher)((), seed=search.seed, **search.options)
     known = _launcher_options(launcher.name)
     if known is not None:
         _check_launcher(config, known)
+
+
+def _check_trainer(trainer: TrainerSection) -> None:
+    registry.load("adapters", trainer.adapter)
+    if trainer.exporter is not None:
+        registry.load("exporters", trainer.exporter)
 
 
 def _launcher_options(name: str) -> list[str] | None:

@@ -25,6 +25,7 @@ from tuner.config.sections import (
     default_store_url,
 )
 from tuner.config.toml_text import to_toml_text, toml_value, without_password, without_secrets
+from tuner.config.trainer import TrainerSection
 
 __all__ = [
     "STORE_VARIABLE",
@@ -39,6 +40,7 @@ __all__ = [
     "SpaceSection",
     "StoreSection",
     "StudyConfig",
+    "TrainerSection",
     "default_store_url",
     "find_study_file",
     "load_study_config",

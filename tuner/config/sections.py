@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from search_spaces.cluster_spec import DeviceKind
 from search_spaces.parallel_config import (
@@ -20,7 +20,9 @@ from search_spaces.parallel_config import (
 )
 from search_spaces.training_spec import TrainingSpec
 from trainer.contract import MeasureSpec
+from tuner.config.section import Section as _Section
 from tuner.config.toml_text import to_toml_text, without_secrets
+from tuner.config.trainer import TrainerSection
 from tuner.paths import DEFAULT_STORE
 
 STORE_VARIABLE = "TUNER_STORE"
@@ -28,12 +30,6 @@ Direction = Literal["maximize", "minimize"]
 # The words that a study file uses for the values that TOML cannot write.
 ALL_LAYERS = "all"
 EVEN_SPLIT = "even"
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
 
 
 def _as_domain(value: Any) -> Any:
@@ -257,7 +253,7 @@ class LauncherSection(_Section):
     """What runs the trials."""
 
     name: str = "ray"
-    """ray, local, simulated, command or a plug-in"""
+    """ray, local, simulated, command or a plug-in; with [trainer] it is command"""
     address: str | None = None
     """address of a running Ray cluster; left out: one is started on this machine"""
     threads_per_rank: int | None = Field(default=None, ge=1)
@@ -309,8 +305,31 @@ class StudyConfig(_Section):
     space: SpaceSection = SpaceSection()
     search: SearchSection = SearchSection()
     measure: MeasureSection = MeasureSection()
+    trainer: TrainerSection | None = None
     launcher: LauncherSection = LauncherSection()
     store: StoreSection = Field(default_factory=StoreSection)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _trainer_is_a_command(cls, document: Any) -> Any:
+        """With a trainer of the user's the launcher is `command`, unless it is named."""
+        if not isinstance(document, Mapping):
+            return document
+        if not document.get("trainer"):  # an empty table is a file of `tuner init`
+            return {key: value for key, value in document.items() if key != "trainer"}
+        launcher = document.get("launcher", {})
+        if not isinstance(launcher, Mapping):
+            return document
+        return {**document, "launcher": {"name": "command", **launcher}}
+
+    @field_validator("launcher")
+    @classmethod
+    def _trainer_has_its_launcher(
+        cls, launcher: LauncherSection, info: ValidationInfo
+    ) -> LauncherSection:
+        if info.data.get("trainer") is not None and launcher.name != "command":
+            raise ValueError(f'of name "command" in a study with [trainer], not {launcher.name!r}')
+        return launcher
 
     def to_toml(self) -> str:
         """The resolved study file; reading it gives an equal config, less its secrets."""

@@ -42,8 +42,12 @@ class LocalHandle:
             trial = self._trial
             result = trial if isinstance(trial, NodeResult) else trial.poll()
             if result is not None:
-                self._output = with_failures(self.progress(), [result], self.job)
+                self._output = self.conclude(result)
         return self._output
+
+    def conclude(self, result: NodeResult) -> TrialOutput:
+        """The output of ranks that have ended, with the cause where they failed."""
+        return with_failures(self.progress(), [result], self.job)
 
     def progress(self) -> TrialOutput:
         """What the ranks have written so far."""

@@ -1,0 +1,36 @@
+"""The section of a study file that puts a trainer of the user's in place of the built-in kernel."""
+
+import shlex
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from tuner.config.section import Section
+
+
+def _as_command(value: Any) -> Any:
+    """Text is taken apart as a shell would do it; a list is taken as it is."""
+    if isinstance(value, str):
+        return tuple(shlex.split(value))
+    return tuple(value) if isinstance(value, list) else value
+
+
+class TrainerSection(Section):
+    """A trainer of your own, run once per trial in place of the built-in kernel."""
+
+    adapter: str = Field(min_length=1)
+    """what reads its log: megatron-lm, deepspeed, hf-trainer, report, ... or a plug-in"""
+    command: Annotated[
+        tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_command)
+    ] = Field(min_length=1)
+    """program and arguments with placeholders such as {tp}, {args} and {torchrun}; no shell"""
+    exporter: str | None = None
+    """what gives {args} and the files of {export_dir}; left out: the one named like the adapter"""
+    processes: Literal["one", "ranks"] = "one"
+    """one: the command starts its ranks itself; ranks: it is started once per rank"""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """further variables of the command"""
+
+    def launcher_options(self) -> dict[str, Any]:
+        """The options of the launcher `command` that say the same."""
+        return {**self.model_dump(), "exporter": self.exporter or self.adapter}
