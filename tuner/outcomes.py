@@ -2,8 +2,9 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from results_db.records import (
     FailureRow,
@@ -35,10 +36,14 @@ _STATES = {
 
 def config_of(trial: TrialRecord) -> ParallelConfig:
     """The configuration of a stored trial."""
-    knobs = dict(trial.knobs)
+    return config_from(trial.knobs)
+
+
+def config_from(knobs: Mapping[str, Any]) -> ParallelConfig:
+    """The configuration of stored knobs, whose lists become tuples."""
     layers = knobs.get("stage_layers")
     return ParallelConfig.model_validate(
-        knobs | {"stage_layers": tuple(layers) if layers is not None else None}
+        dict(knobs) | {"stage_layers": tuple(layers) if layers is not None else None}
     )
 
 

@@ -4,7 +4,7 @@ import datetime
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from search_spaces.training_spec import TrainingSpec
 from search_spaces.untried import reason_untried, refusals
 from tuner import provenance, registry
 from tuner.config import StudyConfig, parse_study_text
-from tuner.custom import Objective, UserFunctions, constraint_of, objective_of
+from tuner.custom import Objective, UserConstraint, UserFunctions, constraint_of, objective_of
 from tuner.errors import ConfigError, StorageProblem
 from tuner.inputs import build_space, measured_peaks, resolve_cluster, resolve_model
 from tuner.paths import RUNS_FOLDER, StudyPaths, safe_name
@@ -119,6 +119,58 @@ def _check_baseline(config: StudyConfig, space: SearchSpace) -> None:
         raise ConfigError(f"search.baseline cannot run: {violations[0].message}")
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What a study file comes to: specs in place of names, and the points that are legal."""
+
+    config: StudyConfig
+    model: ModelSpec
+    cluster: ClusterSpec
+    space: SearchSpace
+    points: Sequence[ParallelConfig]
+    objective: Objective | None
+    refused: Sequence[UntriedRow]
+    """The points that the user's constraint alone forbids."""
+
+
+def resolve(config: StudyConfig, functions: UserFunctions | None = None) -> Inputs:
+    """Look up everything that a study names and enumerate its space; stores nothing.
+
+    `functions` are used in place of those that the config names.
+
+    Raises:
+        ConfigError: an input names something that does not exist.
+        NothingFeasibleError: no point is legal.
+    """
+    functions = functions or UserFunctions()
+    config = functions.named_in(config)
+    model, cluster = resolve_model(config), resolve_cluster(config)
+    config = config.with_device_defaults(cluster.device_kind, model.max_positions)
+    return _enumerated(config, model, cluster, functions)
+
+
+def _enumerated(
+    config: StudyConfig, model: ModelSpec, cluster: ClusterSpec, functions: UserFunctions
+) -> Inputs:
+    objective = objective_of(config, functions.objective)
+    constraint = constraint_of(config, functions.constraint)
+    space, points = build_space(config, model, config.training, cluster, constraint)
+    refused = [] if constraint is None else _refused_rows(constraint)
+    return Inputs(config, model, cluster, space, points, objective, refused)
+
+
+def _refused_rows(constraint: UserConstraint) -> list[UntriedRow]:
+    return [
+        UntriedRow(
+            config_key=config.config_key,
+            knobs=config.model_dump(mode="json"),
+            rule=constraint.name,
+            reason=reason,
+        )
+        for config, reason in constraint.refused.items()
+    ]
+
+
 def create_study(config: StudyConfig, functions: UserFunctions | None = None) -> Study:
     """Check everything, enumerate the space and write the study's row.
 
@@ -129,51 +181,25 @@ def create_study(config: StudyConfig, functions: UserFunctions | None = None) ->
         NothingFeasibleError: no point is legal.
         StorageProblem: the database cannot be used.
     """
-    functions = functions or UserFunctions()
-    config = functions.named_in(config)
-    model = resolve_model(config)
-    cluster = resolve_cluster(config)
-    objective = objective_of(config, functions.objective)
-    constraint = constraint_of(config, functions.constraint)
-    config = config.with_device_defaults(cluster.device_kind, model.max_positions)
-    space, points = build_space(config, model, config.training, cluster, constraint)
-    refused = {} if constraint is None else dict(constraint.refused)
-    _check_baseline(config, space)
+    inputs = resolve(config, functions)
+    _check_baseline(inputs.config, inputs.space)
     store = open_store(config.store.url, create=True)
-    peaks = measured_peaks(cluster, {point.dtype for point in points})
-    cluster = cluster.model_copy(update={"peak_flops_per_s": peaks})
-    record = _new_record(config, model, cluster, space, len(points), store)
+    peaks = measured_peaks(inputs.cluster, {point.dtype for point in inputs.points})
+    cluster = inputs.cluster.model_copy(update={"peak_flops_per_s": peaks})
+    inputs = replace(inputs, cluster=cluster)
+    record = _new_record(inputs, store)
     try:
         record = store.create_study(record)
     except ResultsDbError as error:
         raise ConfigError(error.message, error.hint) from error
-    study = _assemble(record, config, model, cluster, space, points, store, objective)
-    if constraint is not None:
-        store.add_untried(study.id, _refused_rows(constraint.name, refused))
+    study = _assemble(record, inputs, store)
+    store.add_untried(study.id, inputs.refused)
     return study
 
 
-def _refused_rows(rule: str, refused: Mapping[ParallelConfig, str]) -> list[UntriedRow]:
-    """A row for every point that the user's constraint alone forbids."""
-    return [
-        UntriedRow(
-            config_key=config.config_key,
-            knobs=config.model_dump(mode="json"),
-            rule=rule,
-            reason=reason,
-        )
-        for config, reason in refused.items()
-    ]
-
-
-def _new_record(
-    config: StudyConfig,
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    space: SearchSpace,
-    num_points: int,
-    store: Store,
-) -> StudyRecord:
+def _new_record(inputs: Inputs, store: Store) -> StudyRecord:
+    config, model, cluster = inputs.config, inputs.model, inputs.cluster
+    found = [asdict(item) for item in refusals(inputs.space)]
     return StudyRecord(
         name=config.name or _new_name(model, store),
         objective_metric=config.search.objective or "tokens_per_s",
@@ -187,32 +213,24 @@ def _new_record(
         training=config.training.model_dump(mode="json"),
         resolved_config=config.to_toml(),
         config_hash=config.config_hash(),
-        num_legal_points=num_points,
-        provenance=provenance.gather() | {"refusals": [asdict(item) for item in refusals(space)]},
+        num_legal_points=len(inputs.points),
+        provenance=provenance.gather() | {"refusals": found},
     )
 
 
-def _assemble(
-    record: StudyRecord,
-    config: StudyConfig,
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    space: SearchSpace,
-    points: Sequence[ParallelConfig],
-    store: Store,
-    objective: Objective | None,
-) -> Study:
+def _assemble(record: StudyRecord, inputs: Inputs, store: Store) -> Study:
+    config, model, cluster = inputs.config, inputs.model, inputs.cluster
     return Study(
         record=record,
         config=config,
         model=model,
         training=config.training,
         cluster=cluster,
-        space=space,
-        candidates=build_candidates(points, model, config.training, cluster),
+        space=inputs.space,
+        candidates=build_candidates(inputs.points, model, config.training, cluster),
         store=store,
         paths=StudyPaths.of(run_folder_of(config.store.url), record.name),
-        objective=objective,
+        objective=inputs.objective,
     )
 
 
@@ -254,14 +272,11 @@ def open_study(
     config = parse_study_text(record.resolved_config, f"the stored study {record.name!r}")
     functions = functions or UserFunctions()
     config = functions.named_in(config)
-    objective = objective_of(config, functions.objective)
-    constraint = constraint_of(config, functions.constraint)
     section = config.store.model_copy(update={"url": store_url})
     config = config.model_copy(update={"store": section})
     model = ModelSpec.model_validate_json(json.dumps(_without(record.model, "num_parameters")))
     cluster = ClusterSpec.model_validate_json(json.dumps(dict(record.cluster)))
-    space, points = build_space(config, model, config.training, cluster, constraint)
-    return _assemble(record, config, model, cluster, space, points, store, objective)
+    return _assemble(record, _enumerated(config, model, cluster, functions), store)
 
 
 def untried_rows(study: Study, tried: Collection[str], reason: str) -> list[UntriedRow]:

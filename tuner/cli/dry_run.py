@@ -24,13 +24,11 @@ def show_plan(config: StudyConfig, *, as_json: bool) -> None:
         NothingFeasibleError: no point is legal.
         SearchSpaceError, ConfigError: an input cannot be used.
     """
-    from tuner.inputs import build_space, resolve_cluster, resolve_model
-    from tuner.study import build_candidates
+    from tuner.study import build_candidates, resolve
 
-    model, cluster = resolve_model(config), resolve_cluster(config)
-    config = config.with_device_defaults(cluster.device_kind, model.max_positions)
-    _, points = build_space(config, model, config.training, cluster)
-    candidates = build_candidates(points, model, config.training, cluster)
+    inputs = resolve(config)
+    config, model, cluster = inputs.config, inputs.model, inputs.cluster
+    candidates = build_candidates(inputs.points, model, config.training, cluster)
     first = _first_candidates(config, candidates)
     if as_json:
         print_json(_document(config, candidates, first))

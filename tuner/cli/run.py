@@ -11,11 +11,11 @@ from tuner.cli.interrupts import StopOnSignal
 from tuner.cli.leaderboard import Leaderboard, footnotes, print_leaderboard, read_leaderboard
 from tuner.cli.options import json_option, store_option, verbosity_options
 from tuner.cli.output import print_json, say
-from tuner.cli.parts import check_parts
 from tuner.cli.progress import make_display
 from tuner.cli.stores import store_and_name
 from tuner.config import default_store_url, without_password
 from tuner.errors import NothingFeasibleError
+from tuner.parts import check_parts
 
 if TYPE_CHECKING:
     from tuner.controller import StudyOutcome

@@ -16,16 +16,28 @@ def check_parts(config: StudyConfig) -> None:
     Raises:
         ConfigError: with the names that exist.
     """
-    search, launcher = config.search, config.launcher
-    for group, name in (("searchers", search.searcher), ("launchers", launcher.name)):
-        if name not in registry.names(group):
-            registry.load(group, name)  # says which names there are
+    check_searcher(config)
+    check_launcher(config)
     if config.trainer is not None:
         _check_trainer(config.trainer)
+
+
+def check_searcher(config: StudyConfig) -> None:
+    """Refuse an unknown searcher, and options that it does not have; `ConfigError` with a list."""
+    search = config.search
+    if search.searcher not in registry.names("searchers"):
+        registry.load("searchers", search.searcher)  # says which names there are
     if search.options:
         # searchers check their options when they are made, which takes no candidates
         registry.load("searchers", search.searcher)((), seed=search.seed, **search.options)
-    known = _launcher_options(launcher.name)
+
+
+def check_launcher(config: StudyConfig) -> None:
+    """Refuse an unknown launcher, and options that it does not have; `ConfigError` with a list."""
+    name = config.launcher.name
+    if name not in registry.names("launchers"):
+        registry.load("launchers", name)
+    known = _launcher_options(name)
     if known is not None:
         _check_launcher(config, known)
 

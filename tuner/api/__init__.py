@@ -1,0 +1,1 @@
+"""The Python interface behind `import tuner`: run studies, read them, rank them."""
