@@ -44,8 +44,9 @@ def check_launcher(config: StudyConfig) -> None:
 
 def _check_trainer(trainer: TrainerSection) -> None:
     registry.load("adapters", trainer.adapter)
-    if trainer.exporter is not None:
-        registry.load("exporters", trainer.exporter)
+    needs_export = any("{args}" in part or "{export_dir}" in part for part in trainer.command)
+    if trainer.exporter is not None or needs_export:
+        registry.load("exporters", trainer.exporter or trainer.adapter)
 
 
 def _launcher_options(name: str) -> list[str] | None:

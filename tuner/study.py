@@ -326,7 +326,7 @@ def make_launcher(study: Study) -> Launcher:
     if settings.name == "ray":
         options.setdefault("device_kind", study.cluster.device_kind)
     if study.config.trainer is not None:
-        options |= study.config.trainer.launcher_options()
+        options |= {**study.config.trainer.launcher_options(), "cluster": study.cluster}
     launcher: Launcher = registry.load("launchers", settings.name)(
         num_devices=study.cluster.num_devices, run_folder=study.paths.root.absolute(), **options
     )

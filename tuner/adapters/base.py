@@ -216,10 +216,14 @@ class Adapter:
 
     def complaint(self) -> str:
         """Why a log without a result gave none, for people."""
-        done = self.steps.last_number
+        seen, timed = self.steps.last_number, self.steps.timed()
         measure = self.job.measure
         wanted = measure.warmup_steps + measure.measured_steps
-        what = f"ends at step {done}" if done else "has no line of a step"
+        what = "has no line of a step"
+        if seen:
+            what = (
+                f"ends at step {seen}" if seen < wanted else f"times {len(timed)} of {seen} steps"
+            )
         return f"its log {what}, but {wanted} steps are needed ({self.needs})"
 
 

@@ -20,7 +20,7 @@ TIMER = Pattern(
     regex=re.compile(
         rf"\b(?:epoch=\d+/micro_step=(?P<micro>\d+)/global_step=(?P<step>\d+)|\d+/(?P<old>\d+)), "
         rf"RunningAvgSamplesPerSec={NUMBER}, CurrSamplesPerSec=(?P<rate>{NUMBER})"
-        rf"(?:, MemAllocated={NUMBER}GB, MaxMemAllocated=(?P<gib>{NUMBER})GB)?"
+        r"(?:, MemAllocated=[\d.]+GB, MaxMemAllocated=(?P<gib>[\d.]+)GB)?"
     ),
     example=(
         "[2025-06-03 11:20:41,733] [INFO] [timer.py:264:stop] epoch=0/micro_step=32/global_step=8, "

@@ -26,8 +26,9 @@ class Figure:
         return Figure(self.value * factor, self.slack * abs(factor))
 
     def __str__(self) -> str:
-        about = "about " if self.slack else ""
-        return f"{about}{self.value:,.10g}".replace(",", " ")
+        if not self.slack:
+            return f"{self.value:.10g}"
+        return f"about {self.value:.0f}" if abs(self.value) >= 100 else f"about {self.value:.3g}"
 
 
 def parse(text: str, significant: int | None = None) -> Figure:

@@ -42,7 +42,7 @@ TIMER_MEMORY = Pattern(
     name="timer_memory",
     reads="peak memory of rank 0",
     versions="DeepSpeed 0.4 to 0.19",
-    regex=re.compile(rf"CurrSamplesPerSec={NUMBER}.*MaxMemAllocated=(?P<gib>{NUMBER})GB"),
+    regex=re.compile(rf"CurrSamplesPerSec={NUMBER}.*MaxMemAllocated=(?P<gib>[\d.]+)GB"),
     example=(
         "[2025-02-11 09:31:44,590] [INFO] [timer.py:264:stop] epoch=0/micro_step=14/global_step=14,"
         " RunningAvgSamplesPerSec=10.31, CurrSamplesPerSec=10.27, MemAllocated=10.31GB, "

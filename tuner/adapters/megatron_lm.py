@@ -89,7 +89,7 @@ MEMORY = Pattern(
     source="megatron/training/utils.py",
 )
 _SIZES = {
-    "dp": re.compile(r"data-parallel size: (\d+)"),
+    "dp": re.compile(r"data-parallel[- ]size: (\d+)"),
     "cp": re.compile(r"(?<!hierarchical )\bcontext-parallel size: (\d+)"),
     "tp": re.compile(r"(?<!encoder-)tensor-model-parallel size: (\d+)"),
     "pp": re.compile(r"(?<!encoder-)pipeline-model-parallel size: (\d+)"),

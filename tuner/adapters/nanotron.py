@@ -35,7 +35,7 @@ MEMORY = Pattern(
     reads="peak memory of rank 0",
     versions="0.1 to 0.4 and main of 2026-04",
     regex=re.compile(
-        rf"Memory usage: {NUMBER}MiB\. Peak allocated:? (?P<mib>[\d.]+)MiB\. Peak reserved"
+        r"Memory usage: [\d.]+MiB\. Peak allocated:? (?P<mib>[\d.]+)MiB\. Peak reserved"
     ),
     example="11/14/2025 08:12:05 [INFO|DP=0|PP=0|TP=0|n12]:  Memory usage: 9188.20MiB. Peak "
     "allocated 21634.77MiB. Peak reserved: 28700.00MiB",

@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from search_spaces.cluster_spec import ClusterSpec
 from trainer.contract import FailureReport, TrialJob
 from tuner import registry
 from tuner.errors import LauncherError
@@ -26,7 +27,7 @@ from tuner.launchers.command_line import (
     ARGUMENTS,
     FOREIGN_VARIABLES,
     TORCHRUN,
-    Export,
+    arguments_of,
     as_arguments,
     export_of,
     fill,
@@ -42,7 +43,7 @@ from tuner.launchers.network import rank_environment
 from tuner.launchers.node import write_job
 from tuner.launchers.rank_processes import ForkServer, RankGroup, RankTask
 from tuner.launchers.supervision import Cause, NodeResult, NodeTrial, Patience, patience_of
-from tuner.ports import Clock
+from tuner.ports import Clock, Export, Exporter
 
 PROCESSES = ("one", "ranks")
 
@@ -56,6 +57,7 @@ class CommandLauncher(LocalLauncher):
         command: Program and arguments with placeholders; see the module's docstring.
         adapter: Name of what reads the program's log; none where it answers itself.
         exporter: Name of what gives `{args}` and the files in `{export_dir}`.
+        cluster: The machines, which an exporter needs.
         processes: `one`: the program starts its ranks itself (`{torchrun}` does). `ranks`: one
             process per rank is started, with torch's variables for the rendezvous.
         environment: Further variables of the program.
@@ -73,6 +75,7 @@ class CommandLauncher(LocalLauncher):
         command: str | Sequence[str] = (),
         adapter: str | None = None,
         exporter: str | None = None,
+        cluster: ClusterSpec | None = None,
         processes: str = "one",
         environment: Mapping[str, str] | None = None,
         clock: Clock | None = None,
@@ -85,7 +88,10 @@ class CommandLauncher(LocalLauncher):
         super().__init__(num_devices=num_devices, run_folder=run_folder)
         self._command = as_arguments(command)
         self._adapter = None if adapter is None else registry.load("adapters", adapter)
-        self._exporter = exporter
+        self._exporter: Exporter | None = None
+        if uses(self._command, ARGUMENTS, "export_dir"):
+            self._exporter = self._load_exporter(exporter, cluster)
+        self._cluster = cluster
         self._has_ranks = processes == "ranks"
         self._environment = {name: str(text) for name, text in (environment or {}).items()}
         self._server = ForkServer(entry=None)
@@ -118,7 +124,7 @@ class CommandLauncher(LocalLauncher):
         if isinstance(export, FailureReport):
             return RefusedHandle(job, folder, export)
         values = placeholders(job, folder)
-        lists = {ARGUMENTS: export.arguments, TORCHRUN: torchrun(job)}
+        lists = {ARGUMENTS: arguments_of(export), TORCHRUN: torchrun(job)}
         argv = fill(self._command, values, lists)
         devices = self._reserve(job.config.world_size)
         group: RankGroup | None = None
@@ -145,9 +151,19 @@ class CommandLauncher(LocalLauncher):
 
     def _export(self, job: TrialJob) -> Export | FailureReport:
         """The configuration in the trainer's words, or that it has none for it."""
-        if self._exporter is None or not uses(self._command, ARGUMENTS, "export_dir"):
-            return Export()
-        return export_of(self._exporter, job)
+        if self._exporter is None or self._cluster is None:
+            return Export(files={})
+        return export_of(self._exporter, job, self._cluster)
+
+    @staticmethod
+    def _load_exporter(name: str | None, cluster: ClusterSpec | None) -> Exporter:
+        if name is None or cluster is None:
+            raise LauncherError(
+                "{args} and {export_dir} in a command need an exporter",
+                'in the study file: [trainer] exporter = "megatron-lm"',
+            )
+        exporter: Exporter = registry.load("exporters", name)()
+        return exporter
 
     def _start(
         self, job: TrialJob, folder: Path, argv: tuple[str, ...], devices: Sequence[int], port: int

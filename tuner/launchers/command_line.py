@@ -4,13 +4,15 @@ import json
 import re
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainer.contract import JOB_FILE, FailureReport, TrialJob
-from tuner.errors import LauncherError
+from search_spaces.cluster_spec import ClusterSpec
+from trainer.contract import JOB_FILE, FailureKind, FailureReport, Phase, TrialJob
+from tuner.errors import LauncherError, NotExpressible
 from tuner.launchers.network import free_port
+from tuner.ports import Export, Exporter, ExportRequest
 
 EXPORT_FOLDER = "export"
 _PLACEHOLDER = re.compile(r"\{([a-z_0-9]*)\}")
@@ -18,14 +20,6 @@ _PLACEHOLDER = re.compile(r"\{([a-z_0-9]*)\}")
 ARGUMENTS, TORCHRUN = "args", "torchrun"
 _LISTS = (ARGUMENTS, TORCHRUN)
 _HOST = "127.0.0.1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Export:
-    """A configuration in the words of a trainer: arguments, and files by name."""
-
-    arguments: Sequence[str] = ()
-    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def placeholders(job: TrialJob, folder: Path) -> dict[str, str]:
@@ -146,9 +140,26 @@ def write_export(export: Export, folder: Path) -> None:
         path.write_text(text)
 
 
-def export_of(name: str, job: TrialJob) -> Export | FailureReport:
+def export_of(exporter: Exporter, job: TrialJob, cluster: ClusterSpec) -> Export | FailureReport:
     """A trial's configuration in the words of a trainer, or why it has none for it."""
-    raise NotImplementedError
+    request = ExportRequest(
+        model=job.model, training=job.training, cluster=cluster, config=job.config,
+        origin=f"trial {job.trial_id}",
+    )  # fmt: skip
+    try:
+        return exporter.export(request)
+    except NotExpressible as error:
+        return FailureReport(
+            failure=FailureKind.ILLEGAL, phase=Phase.LAUNCH, message=error.message,
+            time_s=time.time(),
+        )  # fmt: skip
+
+
+def arguments_of(export: Export) -> list[str]:
+    """What `{args}` stands for: the export's arguments, or its first file taken apart."""
+    if export.arguments or not export.files:
+        return list(export.arguments)
+    return shlex.split(next(iter(export.files.values())), comments=True)
 
 
 def rendezvous(job: TrialJob, rank: int, port: int) -> dict[str, str]:

@@ -7,9 +7,9 @@ launchers. The same seed gives the same answers, whatever the order of the trial
 import math
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from search_spaces.cost_models.analytic import AnalyticCostModel, CostEstimate
 from search_spaces.counts import hardware_flops_per_step, model_flops_per_step, num_parameters
 from search_spaces.errors import SearchSpaceError
 from search_spaces.model_spec import ModelSpec
+from search_spaces.parallel_config import ParallelConfig
 from search_spaces.training_spec import TrainingSpec
 from trainer.contract import (
     FailureKind,
@@ -62,14 +63,23 @@ class _Script:
 
 
 class SimulatedHandle:
-    """A trial that exists on paper alone: its folder is not made."""
+    """A trial that exists on paper alone: its folder is not made.
+
+    `script` gives how it goes; asked for when it is first looked at, so that the cost model can
+    answer for all trials that were started together.
+    """
 
     def __init__(
-        self, job: TrialJob, folder: Path, script: _Script, time_scale: float, clock: Clock
+        self,
+        job: TrialJob,
+        folder: Path,
+        script: Callable[["SimulatedHandle"], _Script],
+        time_scale: float,
+        clock: Clock,
     ) -> None:
         self.job = job
         self.folder = folder
-        self._script = script
+        self._find_script = script
         self._time_scale = time_scale
         self._clock = clock
         self._started_s = clock.monotonic_s()
@@ -79,6 +89,10 @@ class SimulatedHandle:
     def is_done(self) -> bool:
         """Whether the trial has ended."""
         return self._output is not None
+
+    @cached_property
+    def _script(self) -> _Script:
+        return self._find_script(self)
 
     def poll(self) -> TrialOutput | None:
         """The output once the simulated steps are over."""
@@ -163,7 +177,8 @@ class SimulatedLauncher:
         self._seed = seed
         self._clock = clock or SystemClock()
         self._running: list[SimulatedHandle] = []
-        self._estimate = lru_cache(maxsize=100_000)(self._estimate_uncached)
+        self._unwritten: list[SimulatedHandle] = []
+        self._scripts: dict[SimulatedHandle, _Script] = {}
         self._cost_model = lru_cache(maxsize=16)(self._cost_model_uncached)
 
     def open(self) -> None:
@@ -173,7 +188,7 @@ class SimulatedLauncher:
         """End all trials."""
         for handle in self._running:
             handle.cancel()
-        self._running = []
+        self._running, self._unwritten, self._scripts = [], [], {}
 
     def num_devices(self) -> int:
         """Simulated devices."""
@@ -201,20 +216,38 @@ class SimulatedLauncher:
             )
         if wanted > (free := self._num_free()):
             raise LauncherError(f"{wanted} devices are wanted and {free} are free")
-        script = self._write_script(job)
-        handle = SimulatedHandle(job, folder, script, self._time_scale, self._clock)
+        handle = SimulatedHandle(job, folder, self._script_of, self._time_scale, self._clock)
         self._running.append(handle)
+        self._unwritten.append(handle)
         return handle
+
+    def _script_of(self, handle: SimulatedHandle) -> _Script:
+        """The script of a trial; those of all that were started since the last time are written."""
+        for fresh, estimate in zip(
+            self._unwritten, self._estimates([h.job for h in self._unwritten]), strict=True
+        ):
+            self._scripts[fresh] = self._write_script(fresh.job, estimate)
+        self._unwritten = []
+        return self._scripts.pop(handle)
+
+    def _estimates(self, jobs: Sequence[TrialJob]) -> list[CostEstimate]:
+        """The cost model's answers, asked at once for the jobs of one model and training."""
+        wanted: dict[tuple[ModelSpec, TrainingSpec], list[ParallelConfig]] = {}
+        for job in jobs:
+            wanted.setdefault((job.model, job.training), []).append(job.config)
+        answers = {
+            (inputs, config): estimate
+            for inputs, configs in wanted.items()
+            for config, estimate in zip(
+                configs, self._cost_model(*inputs).estimate_many(configs), strict=True
+            )
+        }
+        return [answers[(job.model, job.training), job.config] for job in jobs]
 
     def _cost_model_uncached(self, model: ModelSpec, training: TrainingSpec) -> AnalyticCostModel:
         return AnalyticCostModel(model, training, self._cluster)
 
-    def _estimate_uncached(self, job_key: "_JobKey") -> CostEstimate:
-        job = job_key.job
-        return self._cost_model(job.model, job.training).estimate(job.config)
-
-    def _write_script(self, job: TrialJob) -> _Script:
-        estimate = self._estimate(_JobKey(job))
+    def _write_script(self, job: TrialJob, estimate: CostEstimate) -> _Script:
         # Of the configuration: equal in every trial of it. Of the trial: new each time.
         fixed = random.Random(f"{self._seed}/{job.config.config_key}")
         fresh = random.Random(f"{self._seed}/{job.trial_id}/{job.config.config_key}/{job.seed}")
@@ -251,20 +284,6 @@ class SimulatedLauncher:
             rank = source.randrange(job.config.world_size)
             return _failure_report(kind, Phase.FORWARD, f"simulated {kind.value}", rank=rank)
         return None
-
-
-class _JobKey:
-    """Hashes a job by what the cost model looks at."""
-
-    def __init__(self, job: TrialJob) -> None:
-        self.job = job
-        self._key = (job.model, job.training, job.config)
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _JobKey) and self._key == other._key
 
 
 def _cluster(
