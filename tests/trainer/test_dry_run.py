@@ -83,13 +83,22 @@ def test_live_memory_counts_flops_of_products() -> None:
     [
         {"micro_batch_size": 4},
         {"dp": 4, "zero_stage": 3, "recompute": "full"},
-        {"tp": 2, "sequence_parallel": True, "dtype": "bf16", "micro_batch_size": 4},
+        {"tp": 2, "sequence_parallel": True, "micro_batch_size": 4},
     ],
 )
 def test_flops_are_those_of_the_declared_formula(knobs: dict[str, Any]) -> None:
     job = job_of(**knobs)
     found = dry_run(job, 0).hardware_flops * job.config.world_size
     assert found == hardware_flops_per_step(job.model, job.training, job.config)
+
+
+def test_block_attention_computes_the_scores_once_more() -> None:
+    job = job_of(dtype="bf16", micro_batch_size=4)
+    found = dry_run(job, 0).hardware_flops
+    model, training = job.model, job.training
+    scores = 2 * training.global_batch_size * training.sequence_length**2 * model.hidden_size
+    declared = hardware_flops_per_step(model, training, job.config)
+    assert found == declared + model.num_layers * scores
 
 
 def test_ranks_of_a_pipeline_add_up_and_the_fullest_answers_for_all() -> None:

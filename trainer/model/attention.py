@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from search_spaces.model_spec import ModelSpec
+from trainer.model.block_attention import BlockAttention, suits
 
 
 class AttentionCore:
@@ -46,6 +47,9 @@ class AttentionCore:
         """Attention of this rank's heads; KV heads are shared by neighbouring query heads."""
         if q_BHTE.shape[1] != k_BKTE.shape[1]:
             k_BKTE, v_BKTE = expand_heads(k_BKTE, q_BHTE), expand_heads(v_BKTE, q_BHTE)
+        if suits(q_BHTE):
+            out_BHTE: Tensor = BlockAttention.apply(q_BHTE, k_BKTE, v_BKTE)
+            return out_BHTE
         return F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, is_causal=True)
 
     def rotate(self, x_BHTE: Tensor, num_tokens: int) -> Tensor:

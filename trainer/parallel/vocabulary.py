@@ -19,6 +19,7 @@ from trainer.parallel.collectives import Group
 _BLOCK_BYTES = 64 * 2**20  # of one block of logits in fp32
 # every block converts and adds a whole weight gradient in low precision: fewer and larger ones
 _LOW_PRECISION_BLOCK_BYTES = 256 * 2**20
+_PIECE_BYTES = 16 * 2**20  # of the fp32 copy of a part of a block in low precision
 
 
 class VocabularyEmbedding(torch.autograd.Function):
@@ -68,15 +69,14 @@ class VocabularyCrossEntropy(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         dx_ND = torch.empty_like(x_ND) if needs_gradient else None
         loss = x_ND.new_zeros((), dtype=torch.float32)
-        for start, stop in token_blocks(x_ND.shape[0], weight):
+        block_loss = BlockLoss(group, num_rows, scale, needs_gradient)
+        for start, stop in token_blocks(x_ND.shape[0], weight, group):
             rows = slice(start, stop)
             logits = F.linear(x_ND[rows], weight)
-            local = targets_N[rows] - first
-            losses, dlogits = block_loss(logits, local, num_rows, group, scale, needs_gradient)
-            loss += losses
-            if dx_ND is not None and dlogits is not None:
-                torch.mm(dlogits, weight, out=dx_ND[rows])
-                weight.sink.accumulate_now(weight, dlogits, x_ND[rows])
+            loss += block_loss(logits, targets_N[rows] - first)
+            if dx_ND is not None:  # the logits are their own gradients by now
+                torch.mm(logits, weight, out=dx_ND[rows])
+                weight.sink.accumulate_now(weight, logits, x_ND[rows])
         if dx_ND is not None:
             ctx.save_for_backward(dx_ND)
         return loss
@@ -88,35 +88,69 @@ class VocabularyCrossEntropy(torch.autograd.Function):
         return dx_ND, None, None, None, None, None, None, None
 
 
-def token_blocks(num_tokens: int, weight: Tensor) -> list[tuple[int, int]]:
+def token_blocks(num_tokens: int, weight: Tensor, group: Group) -> list[tuple[int, int]]:
     """Even ranges of tokens whose logits fit a block of memory."""
     block_bytes = _BLOCK_BYTES if weight.dtype == torch.float32 else _LOW_PRECISION_BLOCK_BYTES
-    rows = max(64, block_bytes // (weight.shape[0] * 4))
-    count = max(1, -(-num_tokens // rows))
-    size = -(-num_tokens // count)
-    return [(at, min(at + size, num_tokens)) for at in range(0, num_tokens, size)]
+    # across ranks the whole block is copied to fp32 at once
+    logit_bytes = weight.element_size() if group.size == 1 else 4
+    return _even_ranges(num_tokens, block_bytes // (weight.shape[0] * logit_bytes))
 
 
-def block_loss(
-    logits: Tensor, local_N: Tensor, num_rows: int, group: Group, scale: float, needs_gradient: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Loss of one block and the gradient of its logits (in the logits' own type and storage)."""
-    scores = logits[:, :num_rows].float()
-    top_N = scores.amax(-1)
-    group.all_reduce(top_N, maximum=True).wait()
-    outside = (local_N < 0) | (local_N >= num_rows)
-    index_N1 = local_N.masked_fill(outside, 0).unsqueeze(-1)
-    hit_N = scores.gather(-1, index_N1).squeeze(-1).masked_fill(outside, 0.0)
-    scores.sub_(top_N.unsqueeze(-1)).exp_()  # in fp32 the scores are a view of the logits
-    sums = torch.stack([scores.sum(-1), hit_N])
-    group.all_reduce(sums).wait()
-    loss = (sums[0].log() + top_N - sums[1]).sum() * scale
-    if not needs_gradient:
-        return loss, None
-    scores.mul_((scale / sums[0]).unsqueeze(-1))
-    minus_N1 = torch.where(outside, 0.0, -scale).unsqueeze(-1)
-    scores.scatter_add_(-1, index_N1, minus_N1)
-    if scores.data_ptr() != logits.data_ptr():
-        logits[:, :num_rows].copy_(scores)
-    logits[:, num_rows:].zero_()
-    return loss, logits
+def _even_ranges(total: int, most: int) -> list[tuple[int, int]]:
+    """Cut `total` into equal ranges of at most `most`, but at least 64."""
+    count = max(1, -(-total // max(64, most)))
+    size = -(-total // count)
+    return [(at, min(at + size, total)) for at in range(0, total, size)]
+
+
+class BlockLoss:
+    """Loss of blocks of logits; the gradient, if needed, takes the place of the logits.
+
+    In low precision the scores are worked out in fp32, piece by piece in one buffer: memory that is
+    fresh from the system costs more time than the arithmetic on it. Across ranks every piece would
+    cost two messages, so there a block is one piece. `num_rows` columns of the logits are real, the
+    rest is padding of the vocabulary.
+    """
+
+    def __init__(self, group: Group, num_rows: int, scale: float, needs_gradient: bool) -> None:
+        self.group, self.num_rows, self.scale = group, num_rows, scale
+        self.needs_gradient = needs_gradient
+        self._room: Tensor | None = None
+
+    def __call__(self, logits: Tensor, local_N: Tensor) -> Tensor:
+        """Sum of the losses of a block; `local_N` are the targets as columns of the logits."""
+        if self.group.size > 1 or logits.dtype == torch.float32:
+            return self._piece(logits, local_N)
+        loss = logits.new_zeros((), dtype=torch.float32)
+        for start, stop in _even_ranges(logits.shape[0], _PIECE_BYTES // (logits.shape[1] * 4)):
+            loss += self._piece(logits[start:stop], local_N[start:stop])
+        return loss
+
+    def _piece(self, logits: Tensor, local_N: Tensor) -> Tensor:
+        scores = self._in_fp32(logits[:, : self.num_rows])
+        top_N = scores.amax(-1)
+        self.group.all_reduce(top_N, maximum=True).wait()
+        outside = (local_N < 0) | (local_N >= self.num_rows)
+        index_N1 = local_N.masked_fill(outside, 0).unsqueeze(-1)
+        hit_N = scores.gather(-1, index_N1).squeeze(-1).masked_fill(outside, 0.0)
+        scores.sub_(top_N.unsqueeze(-1)).exp_()
+        sums = torch.stack([scores.sum(-1), hit_N])
+        self.group.all_reduce(sums).wait()
+        loss: Tensor = (sums[0].log() + top_N - sums[1]).sum() * self.scale
+        if not self.needs_gradient:
+            return loss
+        scores.mul_((self.scale / sums[0]).unsqueeze(-1))
+        minus_N1 = torch.where(outside, 0.0, -self.scale).unsqueeze(-1)
+        scores.scatter_add_(-1, index_N1, minus_N1)
+        if scores.data_ptr() != logits.data_ptr():
+            logits[:, : self.num_rows].copy_(scores)
+        logits[:, self.num_rows :].zero_()
+        return loss
+
+    def _in_fp32(self, logits: Tensor) -> Tensor:
+        """The logits themselves in fp32, or their copy in the buffer."""
+        if logits.dtype == torch.float32:
+            return logits
+        if self._room is None or self._room.numel() < logits.numel():
+            self._room = torch.empty(logits.numel(), dtype=torch.float32, device=logits.device)
+        return self._room[: logits.numel()].view(logits.shape).copy_(logits)

@@ -25,7 +25,7 @@ from trainer.model.parameters import Range, ShardParameter
 from trainer.parallel.collectives import Group
 from trainer.parallel.summa import Grid
 from trainer.parallel.tensor_form import LossInputs
-from trainer.parallel.vocabulary import block_loss, token_blocks
+from trainer.parallel.vocabulary import BlockLoss, token_blocks
 
 
 class Embedding2D(torch.autograd.Function):
@@ -138,18 +138,14 @@ class CrossEntropy2D(torch.autograd.Function):
         if inputs.needs_gradient:
             dx_ND = torch.empty_like(x_ND)
             dweight = torch.zeros(panels.shape, dtype=torch.float32, device=x_ND.device)
+        block_loss = BlockLoss(place.grid.row, place.rows.size, inputs.scale, inputs.needs_gradient)
         for rows, x in _blocks(place, x_ND, weight):
             logits = place.logits(x, panels)
-            local_N = inputs.targets.flatten()[rows] - place.rows.start
-            losses, dlogits = block_loss(
-                logits, local_N, place.rows.size, place.grid.row, inputs.scale,
-                inputs.needs_gradient,
-            )  # fmt: skip
-            loss += losses
-            if dx_ND is not None and dweight is not None and dlogits is not None:
-                _input_gradient(place.grid.row, dlogits, panels, dx_ND[rows])
+            loss += block_loss(logits, inputs.targets.flatten()[rows] - place.rows.start)
+            if dx_ND is not None and dweight is not None:  # the logits are their gradients now
+                _input_gradient(place.grid.row, logits, panels, dx_ND[rows])
                 for step in range(len(panels)):
-                    _add_product(dweight[step], dlogits, x[step])
+                    _add_product(dweight[step], logits, x[step])
         if dx_ND is not None and dweight is not None:
             _send_weight_gradient(place, weight, dweight.to(x_ND.dtype))
             ctx.save_for_backward(dx_ND)
@@ -162,7 +158,7 @@ class CrossEntropy2D(torch.autograd.Function):
 
 
 def _blocks(place: HeadPlace, x_ND: Tensor, weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    for start, stop in token_blocks(x_ND.shape[0], weight):
+    for start, stop in token_blocks(x_ND.shape[0], weight, place.grid.row):
         rows = slice(start, stop)
         yield rows, place.token_panels(x_ND[rows])
 
