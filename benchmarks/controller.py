@@ -23,8 +23,15 @@ from tuner.ports import StudyProgress, TrialEvent
 from tuner.study import create_study
 
 PARALLEL = 64
-# Without them the space has some 47,000 points, with them four times as many.
-_MORE_KNOBS = {"compile": [False, True], "optimizer_offload": [False, True]}
+DEVICES = 64 * PARALLEL
+"""So many that trials of the space's largest world size run at the same time."""
+_SPACE = {"use_all_devices": False, "tp": [1, 2, 4], "pp": [1, 2, 4], "dp": [1, 2, 4], "cp": [1]}
+# Without them the space has some 21,000 points, with them more than 100,000.
+_MORE_KNOBS = {
+    "compile": [False, True],
+    "optimizer_offload": [False, True],
+    "reduce_dtype": ["fp32", "bf16"],
+}
 
 
 class _Silent:
@@ -41,9 +48,9 @@ def run(num_trials: int) -> dict[str, float]:
         config = study_config_from(
             {
                 "model": {"source": "frontier-175b"},
-                "training": {"sequence_length": 2048, "global_batch_size": 2048, "dtype": "fp16"},
-                "cluster": {"preset": "frontier", "devices": 1024},
-                "space": {"use_all_devices": False} | (_MORE_KNOBS if num_trials > 40_000 else {}),
+                "training": {"sequence_length": 2048, "global_batch_size": 256, "dtype": "fp16"},
+                "cluster": {"preset": "frontier", "devices": DEVICES},
+                "space": _SPACE | (_MORE_KNOBS if num_trials > 20_000 else {}),
                 "search": {
                     "searcher": "random", "max_trials": num_trials, "parallel_trials": PARALLEL,
                     "confirm_top": 0, "check_drift": False, "early_stop": False, "max_retries": 0,

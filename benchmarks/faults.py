@@ -1,76 +1,51 @@
-"""The fault matrix of launching: what is stored for each fault, and how soon the next trial runs.
+"""The fault matrix: what is stored for each fault, and how soon the next trial runs.
 
-Trials of two fake ranks run through the `local` launcher, and the kills of Ray's parts through the
-`ray` launcher. Each fault strikes one trial; then another, good trial is submitted. For each fault:
+Trials of two fake ranks run through the `local` launcher, the kills of Ray's parts through the
+`ray` launcher, and whole studies lose their database or controller (`benchmarks.faults_study`).
+Each fault strikes one trial; then another, good trial is submitted. For each fault:
 
-* `outcome`: the failure kind that is stored, or `result`;
-* `next_trial_s`: from the moment the fault struck to the first step of the next trial, waiting
-  times of the watchdogs included (they are shortened here: hang 1 s, deadline 1.5 s);
+* `outcome`: the failure kind that is stored, or `result`; what becomes of a study;
+* `next_trial_s`: from the moment the fault struck to the first step of the next trial (of a study:
+  to its start, or to the study's end if none was left), with the waiting times of the watchdogs
+  (shortened here: hang 1 s, deadline 1.5 s) and the time that a database is away (30 s);
 * `left_behind`: processes, temporary folders and shared memory that are still there afterwards.
 
-    python -m benchmarks.faults [--quick] [--json]
+    python -m benchmarks.faults [--quick] [--json] [--docs]
 
-`--quick` leaves out the faults that need Ray. The exit code is 1 if an outcome is not the one
-that `tuner.testing.fault_matrix` demands or if anything was left behind.
+`--quick` leaves out the faults that need Ray, and takes the database away for 2 s. The exit code is
+1 if an outcome is not the one that `tuner.testing.fault_matrix` and `study_faults` demand or if
+anything was left behind. `--docs` writes the table of `docs/fault_matrix.md`.
 """
 
 import argparse
+import os
+import signal
+import socket
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 
-import psutil
-
-from benchmarks.harness import finish, parser
-from trainer.contract import TrialOutput
+from benchmarks.fault_line import Line, leftovers, shared_memory, write_table
+from benchmarks.faults_study import study_faults
+from benchmarks.harness import describe_host, finish, parser
+from trainer.contract import Phase, TrialOutput
 from tuner.launchers.local import LocalLauncher
 from tuner.launchers.ray_launcher import RayLauncher
 from tuner.ports import Launcher
-from tuner.testing.fake_trainer import ENTRY, FAULT_TIME_FILE
-from tuner.testing.fault_matrix import FAULTS, KILLS, Fault, Kill
+from tuner.testing.fake_trainer import ENTRY, FAULT_TIME_FILE, FakeBehaviour
+from tuner.testing.fault_matrix import FAULTS, KILLS, NODE_LOST, PORT_TAKEN, Fault, Kill
 from tuner.testing.jobs import misbehave, tiny_job
 from tuner.testing.launcher_contract import long_job, wait_for, wait_for_steps
-from tuner.testing.processes import descendants, find_victim, left_after, rank_processes
+from tuner.testing.processes import descendants, find_victim, rank_processes
+from tuner.testing.ray_nodes import environment, ray_nodes
 
-_SHARED_MEMORY = Path("/dev/shm")
-_GONE_WITHIN_S = 5.0
-
-
-@dataclass(frozen=True)
-class Line:
-    """What came of one fault."""
-
-    fault: str
-    launcher: str
-    outcome: str
-    message: str
-    is_expected: bool
-    next_trial_s: float
-    left_behind: list[str]
-
-    def __str__(self) -> str:
-        mark = "ok " if self.is_expected and not self.left_behind else "BAD"
-        left = ", ".join(self.left_behind) or "nothing left"
-        return (
-            f"{mark} {self.launcher:5s} {self.fault:46s} {self.outcome:9s}"
-            f" {self.next_trial_s:7.3f} s  {left}"
-        )
-
-
-def shared_memory() -> set[str]:
-    """Names of shared-memory files."""
-    return {path.name for path in _SHARED_MEMORY.iterdir()} if _SHARED_MEMORY.is_dir() else set()
-
-
-def leftovers(processes: Sequence[psutil.Process], shared_before: set[str]) -> list[str]:
-    """What is still there of a trial's processes and shared memory."""
-    found = [f"process {process.pid}" for process in left_after(processes, _GONE_WITHIN_S)]
-    return found + [f"/dev/shm/{name}" for name in sorted(shared_memory() - shared_before)]
+PAGE = Path(__file__).parents[1] / "docs" / "fault_matrix.md"
+_NODE_SLOTS = (2, 2)
 
 
 def run_next(launcher: Launcher, folder: Path) -> float:
@@ -97,7 +72,7 @@ def strike(launcher: Launcher, root: Path, fault: Fault) -> Line:
     return Line(
         fault.name, launcher.name, outcome, message,
         outcome == expected and fault.message in message,
-        next_s - struck_s, leftovers(processes, shared_before),
+        next_s - struck_s, leftovers(processes, shared_before), stored_of(output),
     )  # fmt: skip
 
 
@@ -110,13 +85,65 @@ def kill(launcher: Launcher, root: Path, order: Kill) -> Line:
     victim = find_victim(order.victim, folder)
     struck_s = time.time()
     victim.kill()
-    outcome, message = outcome_of(wait_for(handle))
+    output = wait_for(handle)
+    outcome, message = outcome_of(output)
     next_s = run_next(launcher, root / "next")
     return Line(
         order.name, launcher.name, outcome, message,
         outcome == order.failure.value and order.message in message,
-        next_s - struck_s, leftovers(processes, set(shared_memory())),
+        next_s - struck_s, leftovers(processes, set(shared_memory())), stored_of(output),
     )  # fmt: skip
+
+
+def take_port(launcher: Launcher, root: Path) -> Line:
+    """Another program takes the port of a rendezvous between its choice and its use."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        behaviour = FakeBehaviour(mode="port_taken", rank=1, phase=Phase.INIT, port=port)
+        return strike(launcher, root, replace(PORT_TAKEN, behaviour=behaviour))
+
+
+def lose_node(root: Path) -> Line:
+    """Kill a whole node of a cluster of two while a trial runs on both."""
+    variables = environment()
+    os.environ.update(variables)
+    with ray_nodes(_NODE_SLOTS, variables) as nodes:
+        launcher = RayLauncher(
+            num_devices=None, run_folder=root, address=nodes.address, entry=ENTRY
+        )
+        with opened(launcher):
+            folder = root / "hit"
+            handle = launcher.submit(long_job(dp=sum(_NODE_SLOTS)), folder)
+            wait_for_steps(handle, 1)
+            processes = rank_processes(folder)
+            struck_s = time.time()
+            os.kill(nodes.raylet_pids[-1], signal.SIGKILL)
+            output = wait_for(handle, 60.0)
+            outcome, message = outcome_of(output)
+            next_s = run_next(launcher, root / "next")
+            return Line(
+                NODE_LOST.name, "ray, 2 nodes", outcome, message,
+                outcome == NODE_LOST.failure.value and NODE_LOST.message in message,
+                next_s - struck_s, leftovers(processes, set(shared_memory())), stored_of(output),
+            )  # fmt: skip
+
+
+def stored_of(output: TrialOutput) -> str:
+    """What a controller stores of an output, in a few words."""
+    if output.result is not None:
+        return "the result"
+    first = output.failures[0]
+    where = [first.failure.value]
+    if first.rank is not None:
+        where.append(f"rank {first.rank}")
+    where.append(first.phase.value)
+    if first.step is not None:
+        where.append(f"step {first.step}")
+    if first.traceback:
+        where.append("with stacks")
+    return ", ".join(where)
 
 
 def outcome_of(output: TrialOutput) -> tuple[str, str]:
@@ -145,10 +172,12 @@ def opened(launcher: Launcher) -> Iterator[Launcher]:
 
 def run_matrix(options: argparse.Namespace, root: Path) -> Iterator[Line]:
     """One line per fault."""
+    yield from study_faults(root / "studies", is_quick=options.quick)
     local = LocalLauncher(num_devices=2, run_folder=root, entry=ENTRY)
     with opened(local) as launcher:
         for number, fault in enumerate(FAULTS):
             yield strike(launcher, root / f"fault{number}", fault)
+        yield take_port(launcher, root / "port")
         for number, order in enumerate(KILLS):
             if "local" in order.launchers:
                 yield kill(launcher, root / f"kill{number}", order)
@@ -157,17 +186,22 @@ def run_matrix(options: argparse.Namespace, root: Path) -> Iterator[Line]:
     with opened(RayLauncher(num_devices=2, run_folder=root, entry=ENTRY)) as launcher:
         for number, order in enumerate(KILLS):
             yield kill(launcher, root / f"raykill{number}", order)
+    yield lose_node(root / "node")
 
 
 def main() -> None:
     """Run every fault and print its line."""
-    options = parser(__doc__).parse_args()
+    options_parser = parser(__doc__)
+    options_parser.add_argument("--docs", action="store_true", help=f"rewrite the table of {PAGE}")
+    options = options_parser.parse_args()
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="tuner-faults-") as name:
         for line in run_matrix(options, Path(name)):
             lines.append(line)
             print(line, flush=True)
-    bad = [line.fault for line in lines if not line.is_expected or line.left_behind]
+            if not line.is_good:
+                print(f"    {line.message}", flush=True)
+    bad = [line.fault for line in lines if not line.is_good]
     immediate = [line.next_trial_s for line in lines if line.launcher == "local"]
     figures = {
         "num_faults": len(lines),
@@ -177,6 +211,11 @@ def main() -> None:
         "num_left_behind": sum(len(line.left_behind) for line in lines),
         "faults": [asdict(line) for line in lines],
     }
+    if options.docs:
+        host = describe_host()
+        write_table(
+            PAGE, lines, f"{host['cores']} cores of an {host['processor']}, {host['date']}."
+        )
     finish(options, figures)
     sys.exit(1 if bad else 0)
 

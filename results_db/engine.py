@@ -35,6 +35,8 @@ BUSY_TIMEOUT_S = 10.0
 """How long SQLite itself waits for a lock before the transaction is begun anew."""
 WRITE_DEADLINE_S = 60.0
 """How long a write is repeated before `Busy`."""
+TOLD_AFTER_S = 5.0
+"""A lock that lasts longer is told to the user."""
 GONE_DEADLINE_S = 120.0
 """How long a server that answered before is waited for, as while it restarts."""
 
@@ -187,10 +189,11 @@ class Database:
             except (Locked, Unreachable) as problem:
                 is_gone = isinstance(problem, Unreachable)
                 deadline_s = GONE_DEADLINE_S if is_gone else WRITE_DEADLINE_S
-                if time.monotonic() > began_s + deadline_s:
+                waited_s = time.monotonic() - began_s
+                if waited_s > deadline_s:
                     raise
-                if is_gone and not is_told:
-                    _LOG.warning("%s; trying again for %g s", problem.message, GONE_DEADLINE_S)
+                if not is_told and (is_gone or waited_s > TOLD_AFTER_S):
+                    _LOG.warning("%s; trying again for %g s", problem.message, deadline_s)
                     is_told = True
             # jitter keeps two writers that met once from meeting again and again
             time.sleep(pause_s * (0.5 + random.random()))

@@ -43,5 +43,5 @@ def find(connection: Connection, table: str, key: str) -> tuple[int, object] | N
 def learn(connection: Connection, table: str, key: str, found: int, facts: object = None) -> None:
     """Remember an id once the running transaction is committed; without effect in a read."""
     staged = connection.get_execution_options().get(_STAGED)
-    if staged is not None:
+    if staged is not None and len(staged) < _MOST:
         staged[table, key] = (found, facts)

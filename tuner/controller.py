@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from results_db.errors import ResultsDbError
 from results_db.records import (
-    PredictionRow,
     Purpose,
     StudyStatus,
     TrialRecord,
@@ -18,9 +18,9 @@ from results_db.records import (
 from search_spaces.parallel_config import ParallelConfig
 from trainer.contract import StepRecord
 from tuner.clock import SystemClock
-from tuner.errors import LauncherError, StorageProblem
+from tuner.errors import LauncherError
 from tuner.leaders import drift, excludes, has_drifted
-from tuner.leases import lease_is_dead, own_lease, time_spent_s
+from tuner.leases import StudyHold, own_lease, time_spent_s
 from tuner.outcomes import (
     config_of,
     in_units_of,
@@ -38,7 +38,7 @@ from tuner.ports import (
     TrialEvent,
 )
 from tuner.predictor import CALIBRATED, Predictor, median_error
-from tuner.state_machine import Action, ActionKind, Limits, StudyView, next_actions
+from tuner.state_machine import Action, ActionKind, StudyView, limits_of, next_actions
 from tuner.study import Study, make_launcher, make_searcher, untried_rows
 from tuner.trial import trial_of
 from tuner.trial_book import TrialBook
@@ -56,21 +56,6 @@ class StudyOutcome:
     reason: str
     num_trials: int
     num_completed: int
-
-
-def limits_of(study: Study) -> Limits:
-    """The budget and habits that a study's file asks for."""
-    search = study.config.search
-    return Limits(
-        max_trials=search.max_trials,
-        max_time_s=search.max_time_s,
-        max_device_s=search.max_device_s,
-        parallel_trials=search.parallel_trials,
-        max_retries=search.max_retries,
-        confirm_top=search.confirm_top,
-        confirm_repeats=search.confirm_repeats,
-        check_drift=search.check_drift,
-    )
 
 
 class Controller:
@@ -96,10 +81,11 @@ class Controller:
         self._observer = observer
         self._stop = stop
         self._clock = clock or SystemClock()
-        self._limits = limits_of(study)
-        self._lease = own_lease()
+        self._limits = limits_of(study.config.search)
+        lease = own_lease()
+        self._hold = StudyHold(study.store, study.id, study.name, lease)
         self._runner = TrialRunner(
-            study, launcher, self._lease, self._clock, self._is_excluded, self._show
+            study, launcher, lease, self._clock, self._is_excluded, self._show
         )
         self._predictor = Predictor(study.model, study.training, study.cluster)
         self._book = TrialBook()
@@ -124,32 +110,28 @@ class Controller:
             LauncherError: trials cannot be run at all.
             StorageProblem: another controller runs the study.
         """
-        self._take_study()
+        self._hold.take()
+        let_go = self._hold.release
         try:
+            self._store.set_study_status(self._study.id, StudyStatus.RUNNING)
             self._launcher.open()
             self._check_devices()
             self._recover()
             self._add_baseline()
             return self._loop()
+        except ResultsDbError:
+            # the database is away, or another controller took over: nothing more can be said there
+            let_go = self._hold.drop
+            raise
         except BaseException:
             # the study can be resumed; trials that were under way are found dead by their lease
             self._store.set_study_status(self._study.id, StudyStatus.INTERRUPTED)
             raise
         finally:
             self._launcher.close()
-            self._store.release_study(self._study.id, self._lease)
+            let_go()
 
     # -- life of the study -------------------------------------------------------------------
-
-    def _take_study(self) -> None:
-        holder = self._store.study_lease(self._study.id)
-        if holder is not None and not lease_is_dead(holder, datetime.now(UTC)):
-            raise StorageProblem(
-                f"study {self._study.name!r} is being run by process {holder.pid} on {holder.host}",
-                hint="wait for it, or stop it first",
-            )
-        self._store.claim_study(self._study.id, self._lease, takeover=holder is not None)
-        self._store.set_study_status(self._study.id, StudyStatus.RUNNING)
 
     def _check_devices(self) -> None:
         needed = max(candidate.config.world_size for candidate in self._study.candidates)
@@ -238,7 +220,8 @@ class Controller:
 
     def _finish(self, reason: str) -> StudyOutcome:
         tried = {trial.config_key for trial in self._book}
-        self._store.add_untried(self._study.id, untried_rows(self._study, tried, reason))
+        for rows in untried_rows(self._study, tried, reason):
+            self._store.add_untried(self._study.id, rows)
         if has_drifted(self._book):
             self._observer.on_message(
                 "the machine changed speed during the study: its first configuration now runs at"
@@ -313,9 +296,8 @@ class Controller:
             )
             for config in configs
         ]
-        predictions: list[PredictionRow] = []
-        if attempt == 1 and repeat == 0:
-            predictions = [row for config in configs for row in self._predictor.predict(config)]
+        is_first = attempt == 1 and repeat == 0
+        predictions = self._predictor.predict(configs) if is_first else []
         for record in self._store.add_trials(records, predictions):
             self._note(TrialSummary(trial=record))
 
@@ -366,7 +348,7 @@ class Controller:
         self._heartbeat_s = now_s
         now = datetime.now(UTC)
         self._runner.beat(now)
-        self._store.heartbeat_study(self._study.id, now, self._lease)
+        self._hold.beat(now)
 
     def _show(self, event: TrialEvent) -> None:
         self._observer.on_event(

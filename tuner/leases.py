@@ -4,10 +4,14 @@ import os
 import socket
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 import psutil
 
+from results_db.leases import same_owner
 from results_db.records import Lease, TrialRecord
+from results_db.store import Store
+from tuner.errors import StorageProblem
 
 LEASE_TIMEOUT_S = 60.0
 
@@ -33,6 +37,51 @@ def lease_is_dead(lease: Lease | None, now: datetime) -> bool:
         return True
     # A reused pid belongs to a process that started at another time.
     return abs((created - lease.process_started_at).total_seconds()) > 2.0
+
+
+class StudyHold:
+    """A controller's hold on its study: taken by one at a time, kept by heartbeats, given up.
+
+    Args:
+        store: where the study is.
+        study_id: which one.
+        name: its name, for messages.
+        lease: of the controller.
+    """
+
+    _held_here: ClassVar[set[tuple[str, int]]] = set()
+    """Studies that this process holds: a lease alone cannot tell two controllers in one process."""
+
+    def __init__(self, store: Store, study_id: int, name: str, lease: Lease) -> None:
+        self._store, self._study_id, self._name, self._lease = store, study_id, name, lease
+        self._key = (store.url, study_id)
+
+    def take(self) -> None:
+        """Become the study's controller; raises `StorageProblem` while another one lives."""
+        holder = self._store.study_lease(self._study_id)
+        is_left = holder is not None and same_owner(holder, self._lease)
+        is_free = is_left or lease_is_dead(holder, datetime.now(UTC))
+        if self._key in self._held_here or (holder is not None and not is_free):
+            who = holder or self._lease
+            raise StorageProblem(
+                f"study {self._name!r} is being run by process {who.pid} on {who.host}",
+                hint="wait for it, or stop it first",
+            )
+        self._store.claim_study(self._study_id, self._lease, takeover=holder is not None)
+        self._held_here.add(self._key)
+
+    def beat(self, now: datetime) -> None:
+        """Say that the controller lives; raises `IllegalTransition` once another one took over."""
+        self._store.heartbeat_study(self._study_id, now, self._lease)
+
+    def drop(self) -> None:
+        """Stop holding it, without a word to a database that may be away."""
+        self._held_here.discard(self._key)
+
+    def release(self) -> None:
+        """Give the study up."""
+        self.drop()
+        self._store.release_study(self._study_id, self._lease)
 
 
 def time_spent_s(trials: Iterable[TrialRecord]) -> float:

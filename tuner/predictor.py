@@ -35,12 +35,16 @@ class Predictor:
             self._num_learnt = len(known)
             self._calibrated = refit(self._prior, known[-_MOST_TRIALS:])
 
-    def predict(self, config: ParallelConfig) -> list[PredictionRow]:
-        """What the prior says of a point and, once there are trials, the refitted model."""
-        rows = [self._row(PRIOR, config, self._prior.estimate(config))]
+    def predict(self, configs: Sequence[ParallelConfig]) -> list[PredictionRow]:
+        """What the prior says of points and, once there are trials, the refitted model."""
+        models = [(PRIOR, self._prior)]
         if self._num_learnt:
-            rows.append(self._row(CALIBRATED, config, self._calibrated.estimate(config)))
-        return rows
+            models.append((CALIBRATED, self._calibrated))
+        return [
+            self._row(name, config, estimate)
+            for name, model in models
+            for config, estimate in zip(configs, model.estimate_many(configs), strict=True)
+        ]
 
     def _row(self, name: str, config: ParallelConfig, estimate: CostEstimate) -> PredictionRow:
         return PredictionRow(

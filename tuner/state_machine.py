@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from results_db.records import TrialStatus
+from tuner.config import SearchSection
 from tuner.leaders import to_check_drift, to_confirm
 from tuner.trial_book import TrialBook
 
@@ -47,6 +48,20 @@ class Limits:
     confirm_repeats: int = 0
     """At most; a leader whose place is settled is not measured again."""
     check_drift: bool = False
+
+
+def limits_of(search: SearchSection) -> Limits:
+    """The budget and habits that a study's file asks for."""
+    return Limits(
+        max_trials=search.max_trials,
+        max_time_s=search.max_time_s,
+        max_device_s=search.max_device_s,
+        parallel_trials=search.parallel_trials,
+        max_retries=search.max_retries,
+        confirm_top=search.confirm_top,
+        confirm_repeats=search.confirm_repeats,
+        check_drift=search.check_drift,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

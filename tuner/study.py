@@ -3,8 +3,9 @@
 import datetime
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -279,22 +280,29 @@ def open_study(
     return _assemble(record, _enumerated(config, model, cluster, functions), store)
 
 
-def untried_rows(study: Study, tried: Collection[str], reason: str) -> list[UntriedRow]:
-    """A row for every legal point that was not run, with the reason why."""
-    rows = []
-    for key, candidate in study.by_key.items():
-        if key in tried:
-            continue
-        why = reason_untried(
-            study.space,
-            candidate.config,
-            stop_reason=reason,
-            peak_memory_bytes=candidate.peak_memory_bytes,
-            probability_fits=candidate.probability_fits,
-        )
-        knobs = candidate.config.model_dump(mode="json")
-        rows.append(UntriedRow(config_key=key, knobs=knobs, rule=why.rule, reason=why.reason))
-    return rows
+def untried_rows(
+    study: Study, tried: Collection[str], reason: str, at_once: int = 5000
+) -> Iterator[list[UntriedRow]]:
+    """A row for every legal point that was not run, with the reason why; in lists of `at_once`."""
+    untried = (item for key, item in study.by_key.items() if key not in tried)
+    while rows := [_untried_row(study, item, reason) for item in islice(untried, at_once)]:
+        yield rows
+
+
+def _untried_row(study: Study, candidate: Candidate, reason: str) -> UntriedRow:
+    why = reason_untried(
+        study.space,
+        candidate.config,
+        stop_reason=reason,
+        peak_memory_bytes=candidate.peak_memory_bytes,
+        probability_fits=candidate.probability_fits,
+    )
+    return UntriedRow(
+        config_key=candidate.config.config_key,
+        knobs=candidate.config.model_dump(mode="json"),
+        rule=why.rule,
+        reason=why.reason,
+    )
 
 
 def run_folder_of(store_url: str) -> Path:

@@ -225,7 +225,7 @@ def test_a_server_that_restarts_is_waited_for(
     postgres_server, make_study, make_outcome, lease, monkeypatch
 ):
     """The connection is cut, and the server refuses new ones for a while."""
-    with private_postgres() as server, results_db.open(server.url()) as store:
+    with private_postgres(durable=True) as server, results_db.open(server.url()) as store:
         study = store.create_study(make_study())
         trial = store.add_trial(record(study))
         server.restart(down_s=1.0)

@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from results_db import queries
+from results_db.errors import Unreachable
 from results_db.records import (
     Lease,
     Purpose,
@@ -321,7 +322,7 @@ def test_a_controller_that_dies_at_a_write_loses_and_repeats_nothing(
         finished = {row.trial.config_key for row in study.store.trials(study.id)}
     monkeypatch.undo()
     # the dead controller's leases: its process is gone
-    monkeypatch.setattr("tuner.controller.lease_is_dead", lambda lease, now: True)
+    monkeypatch.setattr("tuner.leases.lease_is_dead", lambda lease, now: True)
     again = open_study(study.config.store.url, study.name)
     outcome, second = run(again, lambda job, _: result_of(job))
     rows = again.store.trials(again.id)
@@ -344,6 +345,51 @@ def test_a_second_controller_is_refused(make_study: Callable[..., Study]) -> Non
     with pytest.raises(StorageProblem, match=str(parent.pid)):
         run(study, lambda job, _: result_of(job))
     assert study.store.study_lease(study.id) == other
+
+
+def test_a_study_is_run_once_at_a_time_in_one_process_too(
+    make_study: Callable[..., Study],
+) -> None:
+    study = make_study(max_trials=2)
+    refused: list[str] = []
+
+    def answer(job: TrialJob, _: int) -> TrialOutput:
+        again = open_study(study.config.store.url, study.name)
+        with pytest.raises(StorageProblem, match="is being run by process") as caught:
+            run(again, lambda job, _: result_of(job))
+        again.store.close()
+        refused.append(caught.value.message)
+        return result_of(job)
+
+    outcome, _ = run(study, answer)
+    assert outcome.num_completed == 2 == len(refused)
+
+
+def test_a_study_that_lost_its_database_goes_on_in_the_same_process(
+    make_study: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written on the way out, and the process that holds the lease may take it again."""
+    study = make_study(max_trials=3)
+    real = study.store.finish_trials
+    writes: list[str] = []
+
+    def away(*arguments: object, **options: object) -> object:
+        if len(study.store.trials(study.id)) < 2:
+            return real(*arguments, **options)  # type: ignore[arg-type]
+        monkeypatch.setattr(study.store, "set_study_status", lambda *_: writes.append("status"))
+        monkeypatch.setattr(study.store, "release_study", lambda *_: writes.append("release"))
+        raise Unreachable("the server is away")
+
+    monkeypatch.setattr(study.store, "finish_trials", away)
+    with pytest.raises(Unreachable):
+        run(study, lambda job, _: result_of(job))
+    assert writes == []
+    monkeypatch.undo()
+    monkeypatch.setattr("tuner.study.measured_peaks", lambda cluster, dtypes: {"fp32": 1e12})
+    again = open_study(study.config.store.url, study.name)
+    outcome, _ = run(again, lambda job, _: result_of(job))
+    again.store.close()
+    assert outcome.num_completed == 3
 
 
 def test_too_few_devices_is_one_sentence(make_study: Callable[..., Study]) -> None:

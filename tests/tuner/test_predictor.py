@@ -28,12 +28,12 @@ def measured(config: ParallelConfig, step_time_s: float) -> Observation:
 
 def test_predictions_move_towards_what_was_measured() -> None:
     predictor = make()
-    (prior,) = predictor.predict(CONFIGS[0])
+    (prior,) = predictor.predict(CONFIGS[:1])
     assert prior.model_name == PRIOR
     assert prior.step_time_s is not None
     truth = 5 * prior.step_time_s
     predictor.learn([measured(config, truth) for config in CONFIGS[1:]])
-    rows = {row.model_name: row for row in predictor.predict(CONFIGS[0])}
+    rows = {row.model_name: row for row in predictor.predict(CONFIGS[:1])}
     assert rows[PRIOR] == prior
     calibrated = rows[CALIBRATED].step_time_s
     assert calibrated is not None
@@ -46,10 +46,10 @@ def test_out_of_memory_teaches_and_other_failures_do_not() -> None:
         config=CONFIGS[0], state=ObservationState.FAILED, failure=FailureKind.CRASH
     )
     predictor.learn([failed])
-    assert [row.model_name for row in predictor.predict(CONFIGS[0])] == [PRIOR]
+    assert [row.model_name for row in predictor.predict(CONFIGS[:1])] == [PRIOR]
     oom = Observation(config=CONFIGS[0], state=ObservationState.INFEASIBLE, failure=FailureKind.OOM)
     predictor.learn([failed, oom])
-    rows = {row.model_name: row for row in predictor.predict(CONFIGS[0])}
+    rows = {row.model_name: row for row in predictor.predict(CONFIGS[:1])}
     before, after = rows[PRIOR].probability_fits, rows[CALIBRATED].probability_fits
     assert before is not None
     assert after is not None

@@ -246,9 +246,8 @@ def test_every_study_ends_within_its_budget(
         for action in actions:
             old = next((t for t in trials if t.trial_id == action.trial_id), None)
             if action.kind is ActionKind.ASK:
-                trials.extend(
-                    trial(len(trials) + 1 + i, TrialStatus.RUNNING) for i in range(action.count)
-                )
+                first = len(trials) + 1
+                trials += [trial(first + i, TrialStatus.RUNNING) for i in range(action.count)]
             elif old is not None:
                 is_retry = action.kind is ActionKind.RETRY
                 trials.append(

@@ -141,7 +141,19 @@ KILLS: tuple[Kill, ...] = (
 )  # fmt: skip
 
 
+PORT_TAKEN = Fault(
+    name="port of the rendezvous taken",
+    behaviour=FakeBehaviour(mode="port_taken", rank=1, phase=Phase.INIT),
+    failure=FailureKind.COMM, rank=1, phase=Phase.INIT, message="in use",
+)  # fmt: skip
+"""The behaviour still needs the number of a port that is taken."""
+NODE_LOST = Kill(
+    name="a whole node of a trial on two lost", victim="raylet", failure=FailureKind.PREEMPTED,
+    message="node",
+)  # fmt: skip
+
+
 def names() -> Iterator[str]:
     """Every fault of the matrix that belongs to launching."""
-    yield from (fault.name for fault in FAULTS)
-    yield from (kill.name for kill in KILLS)
+    yield from (fault.name for fault in (*FAULTS, PORT_TAKEN))
+    yield from (kill.name for kill in (*KILLS, NODE_LOST))
