@@ -6,7 +6,8 @@ TunerError                 1  a fault of ours, or anything not named below
 ├── NothingFeasibleError   3  no legal point, or no trial gave a number
 ├── EnvironmentProblem     4  the machine lacks what a study needs (devices, packages, cluster)
 │   └── LauncherError      4  trials cannot be started at all
-└── StorageProblem         5  the results database cannot be read or written
+├── StorageProblem         5  the results database cannot be read or written
+└── NotExpressible         6  the trainer cannot be told the configuration
 """
 
 from typing import ClassVar
@@ -56,3 +57,9 @@ class StorageProblem(TunerError):
     """The results database cannot be opened, read or written."""
 
     exit_code = 5
+
+
+class NotExpressible(TunerError):
+    """The trainer that an export is for has no words for a knob's value."""
+
+    exit_code = 6

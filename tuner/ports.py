@@ -4,9 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from search_spaces.cluster_spec import ClusterSpec
+from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import ParallelConfig
+from search_spaces.training_spec import TrainingSpec
 from trainer.contract import FailureKind, TrialJob, TrialOutput
 
 
@@ -175,4 +178,74 @@ class StudyObserver(Protocol):
 
     def on_message(self, text: str) -> None:
         """A sentence for the user (a drift warning, a retry, the end of the space)."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportRequest:
+    """What is to be said in the words of a trainer: a configuration, its model, recipe, machines."""
+
+    model: ModelSpec
+    training: TrainingSpec
+    cluster: ClusterSpec
+    config: ParallelConfig
+    origin: str = ""
+    """Where the configuration comes from, for the head of the files; one line."""
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches of one replica in one optimizer step (gradient accumulation steps)."""
+        return self.training.global_batch_size // (self.config.micro_batch_size * self.config.dp)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes that the configuration's ranks fill."""
+        return -(-self.config.world_size // self.cluster.devices_per_node)
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on each of them."""
+        return self.config.world_size // self.num_nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A knob that a trainer cannot be told, why, and the knobs of the nearest thing it can do."""
+
+    knob: str
+    reason: str
+    """One clause that names the value."""
+    nearest: Mapping[str, Any] = field(default_factory=dict)
+    """Knobs to change; empty where nothing near exists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """The files of an export by name, the first one foremost, and what no file can say."""
+
+    files: Mapping[str, str]
+    notes: Sequence[str] = ()
+    arguments: Sequence[str] = ()
+    """The trainer's arguments, for a program started without a shell; empty if files say it all."""
+
+
+class Exporter(Protocol):
+    """Says a configuration in the words of one trainer."""
+
+    name: str
+    trainer: str
+    """The trainer's own name."""
+    versions: str
+    """The versions that the export is right for."""
+    round_trip: str
+    """The parser that a test feeds the export to, or why there is none."""
+    goes_to: Mapping[str, str]
+    """For every knob of `ParallelConfig` where it goes; "-" if all but its neutral value is refused."""
+
+    def refusals(self, request: ExportRequest) -> list[Refusal]:
+        """What the trainer cannot be told; empty if `export` works."""
+        ...
+
+    def export(self, request: ExportRequest) -> Export:
+        """The files; `NotExpressible` if there are refusals. No knob is ever left out."""
         ...

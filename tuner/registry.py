@@ -35,7 +35,22 @@ ADAPTERS: Mapping[str, str] = {
     "accelerate": "tuner.adapters.accelerate:AccelerateAdapter",
     "report": "tuner.adapters.report:ReportAdapter",
 }
+EXPORTERS: Mapping[str, str] = {
+    "tuner": "tuner.exporters.own:OwnExporter",
+    "megatron-lm": "tuner.exporters.megatron_lm:MegatronLmExporter",
+    "megatron-deepspeed": "tuner.exporters.megatron_deepspeed:MegatronDeepSpeedExporter",
+    "megatron-bridge": "tuner.exporters.megatron_bridge:MegatronBridgeExporter",
+    "deepspeed": "tuner.exporters.deepspeed:DeepSpeedExporter",
+    "gpt-neox": "tuner.exporters.gpt_neox:GptNeoxExporter",
+    "torchtitan": "tuner.exporters.torchtitan:TorchtitanExporter",
+    "torchtitan-toml": "tuner.exporters.torchtitan_toml:TorchtitanTomlExporter",
+    "nanotron": "tuner.exporters.nanotron:NanotronExporter",
+    "colossalai": "tuner.exporters.colossalai:ColossalAiExporter",
+    "accelerate": "tuner.exporters.accelerate:AccelerateExporter",
+    "axolotl": "tuner.exporters.axolotl:AxolotlExporter",
+}
 _GROUPS: Mapping[str, Mapping[str, str]] = {
+    "exporters": EXPORTERS,
     "searchers": SEARCHERS,
     "launchers": LAUNCHERS,
     "adapters": ADAPTERS,

@@ -1,0 +1,51 @@
+"""DeepSpeed's JSON config, which several trainers read, and the reasons against some values."""
+
+from typing import Any
+
+from tuner.exporters.base import Check, unless
+from tuner.ports import ExportRequest
+
+
+def offload_needs_shards() -> Check:
+    """A check of `optimizer_offload`: DeepSpeed offloads the optimizer of its ZeRO stages."""
+    return unless(
+        "optimizer_offload",
+        lambda r: not r.config.optimizer_offload or r.config.zero_stage > 0,
+        "it offloads the optimizer of a ZeRO stage alone",
+        optimizer_offload=lambda r: r.config.dp * r.config.cp > 1,
+        zero_stage=lambda r: 1 if r.config.dp * r.config.cp > 1 else 0,
+    )
+
+
+def shard_sets_need_stage_3() -> Check:
+    """A check of `zero_shard_degree`: MiCS is a form of stage 3."""
+    return unless(
+        "zero_shard_degree",
+        lambda r: r.config.zero_shard_degree == 0 or r.config.zero_stage == 3,
+        "smaller shard sets (MiCS) exist for zero_stage 3 alone",
+        zero_shard_degree=0,
+    )
+
+
+def document(request: ExportRequest) -> dict[str, Any]:
+    """The config; its three batch sizes are all given, and DeepSpeed checks their product."""
+    config, training = request.config, request.training
+    zero: dict[str, Any] = {"stage": config.zero_stage}
+    if config.optimizer_offload:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    if config.zero_shard_degree:
+        zero["mics_shard_size"] = config.zero_shard_degree
+    values: dict[str, Any] = {
+        "train_batch_size": training.global_batch_size,
+        "train_micro_batch_size_per_gpu": config.micro_batch_size,
+        "gradient_accumulation_steps": request.num_microbatches,
+        "zero_optimization": zero,
+        "bf16": {"enabled": config.dtype == "bf16"},
+        "fp16": {"enabled": config.dtype == "fp16"},
+    }
+    if config.dtype != "fp32":
+        values["communication_data_type"] = config.reduce_dtype
+    if config.dtype == "bf16":
+        # Our gradients add up in fp32, whatever the type that they travel in.
+        values["data_types"] = {"grad_accum_dtype": "fp32"}
+    return values
