@@ -183,7 +183,7 @@ class StudyObserver(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportRequest:
-    """What is to be said in the words of a trainer: a configuration, its model, recipe, machines."""
+    """What a trainer is to be told: a configuration with its model, recipe and machines."""
 
     model: ModelSpec
     training: TrainingSpec
@@ -229,6 +229,15 @@ class Export:
     """The trainer's arguments, for a program started without a shell; empty if files say it all."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Nearest:
+    """A request brought within a trainer's words, and what was changed for it."""
+
+    request: ExportRequest
+    changes: tuple[str, ...] = ()
+    """Each as `knob old -> new`."""
+
+
 class Exporter(Protocol):
     """Says a configuration in the words of one trainer."""
 
@@ -240,10 +249,14 @@ class Exporter(Protocol):
     round_trip: str
     """The parser that a test feeds the export to, or why there is none."""
     goes_to: Mapping[str, str]
-    """For every knob of `ParallelConfig` where it goes; "-" if all but its neutral value is refused."""
+    """For every knob of `ParallelConfig` where it goes; "-" if all but its default is refused."""
 
     def refusals(self, request: ExportRequest) -> list[Refusal]:
         """What the trainer cannot be told; empty if `export` works."""
+        ...
+
+    def nearest(self, request: ExportRequest) -> Nearest:
+        """The nearest request that can be exported; `NotExpressible` if nothing near exists."""
         ...
 
     def export(self, request: ExportRequest) -> Export:

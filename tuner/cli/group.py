@@ -17,7 +17,15 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("tuner.cli.run:run", "Search for the fastest configuration of a model."),
     "resume": ("tuner.cli.run:resume", "Go on with a study that was stopped."),
     "rank": ("tuner.cli.rank:rank", "Show the leaderboard of a study."),
+    "compare": (
+        "tuner.cli.compare:compare",
+        "Say whether the best throughput fell between two studies.",
+    ),
     "show": ("tuner.cli.show:show", "Show everything that is known of one trial."),
+    "export": (
+        "tuner.cli.export:export",
+        "Write a trial's configuration in the words of a trainer.",
+    ),
     "studies": ("tuner.cli.studies:studies", "List the studies of a database."),
     "sql": ("tuner.cli.sql:sql_command", "Ask the results database in SQL, read-only."),
     "db": ("tuner.cli.db:db_group", "Look after the results database."),
@@ -83,7 +91,8 @@ Examples:
 
 \b
 Exit codes: 0 ok, 1 a fault of the tuner, 2 wrong usage or study file, 3 nothing feasible,
-4 the machine lacks something, 5 results database, 130 interrupted (resume with tuner resume).
+4 the machine lacks something, 5 results database, 6 not expressible in that trainer,
+7 slower than before (tuner compare), 130 interrupted (go on with tuner resume).
 """
 
 

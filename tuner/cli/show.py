@@ -62,7 +62,7 @@ def show(trial: int, study: str | None, store: str | None, as_json: bool) -> Non
 
 
 def _read(store: "Store", study: "StudyRecord", number: int) -> _Details:
-    summary = _trial(store, study, number)
+    summary = trial_of(store, study, number)
     trial_id = summary.trial.id or 0
     key = summary.trial.config_key
     predictions = [row for row in store.predictions(study.id or 0) if row.config_key == key]
@@ -76,7 +76,8 @@ def _read(store: "Store", study: "StudyRecord", number: int) -> _Details:
     )
 
 
-def _trial(store: "Store", study: "StudyRecord", number: int) -> "TrialSummary":
+def trial_of(store: "Store", study: "StudyRecord", number: int) -> "TrialSummary":
+    """A trial of a study by its number; `UsageError` with the numbers that exist."""
     from results_db.errors import NotFound
     from tuner.errors import UsageError
 

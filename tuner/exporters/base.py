@@ -1,12 +1,13 @@
 """The law of the exporters: each says for every knob where it goes, or refuses it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from search_spaces.constraints.base import value_text
 from search_spaces.parallel_config import KNOBS, ParallelConfig
 from tuner.errors import NotExpressible
-from tuner.ports import Export, ExportRequest, Refusal
+from tuner.ports import Export, ExportRequest, Nearest, Refusal
 
 REFUSED = "-"
 _NEUTRAL = ParallelConfig()
@@ -53,7 +54,7 @@ def only(knob: str, legal: Iterable[Any], why: str, **nearest: Any) -> Check:
         value = getattr(request.config, knob)
         if value in allowed:
             return None
-        return Refusal(knob=knob, reason=f"{knob} {shown(value)}: {why}", nearest=nearest)
+        return Refusal(knob=knob, reason=f"{_said(knob, value)}: {why}", nearest=nearest)
 
     return check
 
@@ -66,7 +67,7 @@ def unless(knob: str, holds: Callable[[ExportRequest], bool], why: str, **neares
             return None
         near = {name: v(request) if callable(v) else v for name, v in nearest.items()}
         value = getattr(request.config, knob)
-        return Refusal(knob=knob, reason=f"{knob} {shown(value)}: {why}", nearest=near)
+        return Refusal(knob=knob, reason=f"{_said(knob, value)}: {why}", nearest=near)
 
     return check
 
@@ -119,19 +120,8 @@ def whole_rounds(schedule: str = "interleaved") -> Check:
     )
 
 
-def shown(value: Any) -> str:
-    """A knob's value in a sentence."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "all"}[value]
-    return "/".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-@dataclass(frozen=True)
-class Changed:
-    """A request brought within a trainer's words, and what was changed for it."""
-
-    request: ExportRequest
-    changes: tuple[str, ...] = field(default=())
+def _said(knob: str, value: Any) -> str:
+    return f"{knob} {value_text(value, knob)}"
 
 
 class BaseExporter:
@@ -166,7 +156,7 @@ class BaseExporter:
             return Refusal(knob="workload", reason=f"workload inference: {self.trainer} trains")
         return None
 
-    def nearest(self, request: ExportRequest) -> Changed:
+    def nearest(self, request: ExportRequest) -> Nearest:
         """The request with the refused knobs replaced by the nearest that the trainer can do.
 
         Raises:
@@ -176,23 +166,16 @@ class BaseExporter:
         for _ in range(_MAX_CHANGES):
             refused = self.refusals(request)
             if not refused:
-                return Changed(request, tuple(changes))
+                return Nearest(request=request, changes=tuple(changes))
             near = refused[0].nearest
             if not near:
                 break
             changes += [
-                f"{knob} {shown(getattr(request.config, knob))} -> {shown(value)}"
+                f"{_said(knob, getattr(request.config, knob))} -> {value_text(value, knob)}"
                 for knob, value in near.items()
                 if getattr(request.config, knob) != value
             ]
-            config = request.config.with_knobs(**near)
-            request = ExportRequest(
-                model=request.model,
-                training=request.training,
-                cluster=request.cluster,
-                config=config,
-                origin=request.origin,
-            )
+            request = replace(request, config=request.config.with_knobs(**near))
         raise self._error(request)
 
     def export(self, request: ExportRequest) -> Export:
@@ -213,7 +196,10 @@ class BaseExporter:
         refused = self.refusals(request)
         reasons = "; ".join(refusal.reason for refusal in refused)
         near = [
-            f"{knob} {shown(value)}" for item in refused for knob, value in item.nearest.items()
+            _said(knob, value)
+            for item in refused
+            for knob, value in item.nearest.items()
+            if getattr(request.config, knob) != value
         ]
         hint = ""
         if near and all(item.nearest for item in refused):
