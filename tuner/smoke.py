@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from results_db import queries
-from results_db.records import StudyStatus, TrialStatus
+from results_db.records import Purpose, StudyStatus, TrialStatus
 from tuner.config import StudyConfig, study_config_from
 from tuner.controller import run_study
 from tuner.errors import TunerError
@@ -41,39 +41,53 @@ class SmokeReport:
         return sum(seconds for _, seconds in self.links)
 
 
-def smoke_config(folder: Path, launcher: str, searcher: str) -> StudyConfig:
+@dataclass(frozen=True, kw_only=True)
+class SmokeOptions:
+    """What a user may change of the smoke search."""
+
+    launcher: str = "ray"
+    searcher: str = "cbo"
+    store: str | None = None
+    """Database to keep the study in, for `tuner compare`; none: a temporary one."""
+    name: str = "smoke"
+    repeats: int = 0
+    """Further measurements of each of the two leaders at most."""
+
+
+def smoke_config(store: str, options: SmokeOptions) -> StudyConfig:
     """The study that the smoke search runs: a tiny model on two ranks."""
     return study_config_from(
         {
-            "name": "smoke",
+            "name": options.name,
             "model": {"source": "gpt2-tiny"},
             "training": {"sequence_length": 32, "global_batch_size": 8},
             "cluster": {"devices": NUM_RANKS},
             "search": {
-                "searcher": searcher,
+                "searcher": options.searcher,
                 "max_trials": NUM_TRIALS,
-                "confirm_top": 0,
+                "confirm_top": 2 if options.repeats else 0,
+                "confirm_repeats": options.repeats,
                 "check_drift": False,
                 "early_stop": False,
             },
             "measure": {"warmup_steps": 1, "measured_steps": 3, "deadline_s": 40.0, "hang_s": 30.0},
-            "launcher": {"name": launcher},
-            "store": {"url": f"sqlite:///{(folder / 'smoke.db').as_posix()}"},
+            "launcher": {"name": options.launcher},
+            "store": {"url": store},
         }
     )
 
 
-def run_smoke(
-    observer: StudyObserver, *, launcher: str = "ray", searcher: str = "cbo"
-) -> SmokeReport:
-    """Run the chain in a temporary folder that is removed afterwards.
+def run_smoke(observer: StudyObserver, options: SmokeOptions | None = None) -> SmokeReport:
+    """Run the chain in a temporary folder that is removed afterwards, or in a store that is kept.
 
     Raises:
         SmokeError: a link is broken; the message says which and why.
     """
+    options = options or SmokeOptions()
     report = SmokeReport()
     with tempfile.TemporaryDirectory(prefix="tuner-smoke-") as name:
-        config = smoke_config(Path(name), launcher, searcher)
+        store = options.store or f"sqlite:///{(Path(name) / 'smoke.db').as_posix()}"
+        config = smoke_config(store, options)
         study = _timed(report, "propose", lambda: create_study(config))
         outcome = _timed(report, "run and measure", lambda: run_study(study, observer))
         if outcome.status is not StudyStatus.COMPLETED:
@@ -98,8 +112,9 @@ def _timed(report: SmokeReport, link: str, step: Callable[[], Result]) -> Result
 
 def _check_rows(study: Study) -> None:
     rows = study.store.trials(study.id)
-    if len(rows) != NUM_TRIALS:
-        raise SmokeError(f"store: {len(rows)} trials stored in place of {NUM_TRIALS}")
+    searched = [row for row in rows if row.trial.purpose is Purpose.SEARCH]
+    if len(searched) != NUM_TRIALS:
+        raise SmokeError(f"store: {len(searched)} trials stored in place of {NUM_TRIALS}")
     for row in rows:
         if row.trial.status is not TrialStatus.COMPLETED or row.measurement is None:
             said = f"{row.failure.kind}: {row.failure.message}" if row.failure else "no reason"
@@ -112,7 +127,8 @@ def _check_rows(study: Study) -> None:
 
 def _check_ranking(study: Study, report: SmokeReport) -> None:
     rows = queries.leaderboard(study.store, study.id)
-    speeds = [row.tokens_per_s for row in rows]
-    if len(rows) != NUM_TRIALS or speeds != sorted(speeds, reverse=True):
+    order = [(row.position, -row.tokens_per_s) for row in rows]
+    if len(rows) != NUM_TRIALS or order != sorted(order):
+        speeds = [row.tokens_per_s for row in rows]
         raise SmokeError(f"rank: the leaderboard is not in order of speed: {speeds}")
     report.best, report.tokens_per_s = rows[0].config_key, rows[0].tokens_per_s

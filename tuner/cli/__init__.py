@@ -11,6 +11,7 @@ EXIT_OK = 0
 EXIT_BUG = 1
 EXIT_USAGE = 2
 EXIT_STORAGE = 5
+EXIT_REGRESSION = 7
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -19,7 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0 ok, 1 a fault of the tuner, 2 usage or study file, 3 nothing feasible, 4 environment,
-        5 results database, 130 interrupted.
+        5 results database, 6 not expressible for a trainer, 7 slower than before
+        (`tuner compare`), 130 interrupted.
     """
     from tuner.cli.group import tuner
 

@@ -65,19 +65,43 @@ def doctor(
 
 
 @click.command(
-    epilog="\b\nExamples:\n  tuner smoke\n  tuner smoke --launcher local --json\n\n"
+    epilog="\b\nExamples:\n  tuner smoke\n  tuner smoke --launcher local --json\n"
+    "  tuner smoke --store head.db --repeats 3 && tuner compare main.db head.db\n\n"
     "Exits with 0 only if every link worked: propose, run 2 ranks, measure, store, rank."
 )
 @launcher_option
 @searcher_option
+@click.option("--store", metavar="URL", help="Keep the study in this database, for tuner compare.")
+@click.option("--name", default="smoke", show_default=True, help="Name of the study.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Further measurements of the two leaders, at most; they narrow the interval.",
+)
 @json_option
 @verbosity_options
-def smoke(launcher: str | None, searcher: str | None, as_json: bool) -> None:
+def smoke(
+    launcher: str | None,
+    searcher: str | None,
+    store: str | None,
+    name: str,
+    repeats: int,
+    as_json: bool,
+) -> None:
     """Run a tiny search end to end, in under a minute."""
-    from tuner.smoke import run_smoke
+    from tuner.smoke import SmokeOptions, run_smoke
 
+    options = SmokeOptions(
+        launcher=launcher or "ray",
+        searcher=searcher or "cbo",
+        store=store,
+        name=name,
+        repeats=repeats,
+    )
     with make_display("smoke search: a tiny model on 2 ranks") as display:
-        report = run_smoke(display, launcher=launcher or "ray", searcher=searcher or "cbo")
+        report = run_smoke(display, options)
     if as_json:
         print_json(
             {
