@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from tuner.config.problems import Origins, dotted, first_problem
 from tuner.config.sections import StudyConfig
+from tuner.config.trainer import anchored_command
 from tuner.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -161,6 +162,9 @@ def _anchor(document: dict[str, Any], folder: Path) -> None:
         value = table.get(key) if isinstance(table, dict) else None
         if isinstance(table, dict) and isinstance(value, str):
             table[key] = _anchored(section, value, folder)
+    trainer = document.get("trainer")
+    if isinstance(trainer, dict) and "command" in trainer:
+        trainer["command"] = anchored_command(trainer["command"], folder)
 
 
 def _anchored(section: str, value: str, folder: Path) -> str:

@@ -1,6 +1,7 @@
 """The section of a study file that puts a trainer of the user's in place of the built-in kernel."""
 
 import shlex
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -11,8 +12,23 @@ from tuner.config.section import Section
 def _as_command(value: Any) -> Any:
     """Text is taken apart as a shell would do it; a list is taken as it is."""
     if isinstance(value, str):
-        return tuple(shlex.split(value))
+        try:
+            return tuple(shlex.split(value))
+        except ValueError as error:
+            raise ValueError(f"a command whose quotes match ({error})") from error
     return tuple(value) if isinstance(value, list) else value
+
+
+def anchored_command(command: Any, folder: Path) -> Any:
+    """The command of a study file with `{study_dir}` filled in: the file's own folder."""
+    try:
+        parts = shlex.split(command) if isinstance(command, str) else command
+    except ValueError:
+        return command  # the section says what is wrong
+    if not isinstance(parts, list):
+        return command
+    name = str(folder.resolve()).replace("{", "{{").replace("}", "}}")
+    return [p.replace("{study_dir}", name) if isinstance(p, str) else p for p in parts]
 
 
 class TrainerSection(Section):
