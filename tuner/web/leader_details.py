@@ -143,7 +143,7 @@ def _stages(connection: Connection, trial_id: int) -> list[StageMemory]:
 
 
 def _first_pipeline(connection: Connection, trial_id: int) -> dict[int, int]:
-    """pp coordinate by rank, of the ranks that are first on every other axis."""
+    """Pp coordinate by rank, of the ranks that are first on every other axis."""
     query = select(
         rank_coordinates.c.rank, rank_coordinates.c.axis, rank_coordinates.c.coordinate
     ).where(rank_coordinates.c.trial_id == trial_id)

@@ -1,7 +1,7 @@
 """The figures of a study by name. A figure is made from `StudyData` alone and holds no theme.
 
-A builder gives a `Picture`, or a `Missing` that says why there is none: an empty plot is never made.
-The report, the dashboard and `--figures` show the same ones, in this order.
+A builder gives a `Picture`, or a `Missing` that says why there is none: an empty plot is never
+made. The report, the dashboard and `--figures` show the same ones, in this order.
 """
 
 import importlib

@@ -1,0 +1,52 @@
+"""What the cost model says of stored configurations, for studies whose ranks reported nothing."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tuner.web.study_data import StudyData
+
+if TYPE_CHECKING:
+    from search_spaces.cost_models.analytic import AnalyticCostModel, CostEstimate
+    from search_spaces.parallel_config import ParallelConfig
+
+
+def cost_model(data: StudyData) -> "AnalyticCostModel | None":
+    """The study's cost model as it was before any trial; none for another tool's study."""
+    from pydantic import ValidationError
+
+    from search_spaces.cluster_spec import ClusterSpec
+    from search_spaces.cost_models.analytic import AnalyticCostModel
+    from search_spaces.errors import SearchSpaceError
+    from search_spaces.model_spec import ModelSpec
+    from search_spaces.training_spec import TrainingSpec
+
+    study = data.study
+    try:
+        return AnalyticCostModel(
+            ModelSpec.model_validate(_known(ModelSpec, study.model)),
+            TrainingSpec.model_validate(_known(TrainingSpec, study.training)),
+            ClusterSpec.model_validate(_known(ClusterSpec, study.cluster)),
+        )
+    except (ValidationError, SearchSpaceError):
+        return None
+
+
+def _known(kind: Any, values: Any) -> dict[str, Any]:
+    """Without the facts that the database keeps beside a specification's own fields."""
+    return {name: value for name, value in values.items() if name in kind.model_fields}
+
+
+def config_of(data: StudyData, config_key: str) -> "ParallelConfig":
+    """A stored configuration as the search space knows it."""
+    from search_spaces.parallel_config import ParallelConfig
+
+    return ParallelConfig.model_validate(dict(data.configs[config_key].knobs))
+
+
+def predicted(data: StudyData, config_keys: Sequence[str]) -> list[tuple[str, "CostEstimate"]]:
+    """Estimates by key; empty when the study's inputs are not known."""
+    model = cost_model(data)
+    if model is None or not config_keys:
+        return []
+    configs = [config_of(data, key) for key in config_keys]
+    return list(zip(config_keys, model.estimate_many(configs), strict=True))

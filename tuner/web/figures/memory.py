@@ -1,0 +1,135 @@
+"""Memory of the leaders by pipeline stage, against the limit."""
+
+from typing import Any
+
+from tuner.web.cost_estimates import predicted
+from tuner.web.figures.picture import Missing, Picture
+from tuner.web.figures.style import (
+    PALETTE,
+    VERMILLION,
+    axis,
+    figure,
+    short_labels,
+    text,
+    unit_of,
+    wrapped,
+)
+from tuner.web.leader_details import LeaderDetails
+from tuner.web.study_data import StudyData
+
+_SHOWN = 4
+_MOST_BARS = 8
+
+
+def by_stage(data: StudyData) -> Picture | Missing:
+    """Peak memory by stage as measured; of a simulated study the cost model's parts of it."""
+    leaders = [leader for leader in data.leaders if leader.stages][:_SHOWN]
+    return _measured(data, leaders) if leaders else _estimated(data)
+
+
+def _measured(data: StudyData, leaders: list[LeaderDetails]) -> Picture:
+    scale, unit = unit_of(stage.peak_memory_bytes for item in leaders for stage in item.stages)
+    labels = short_labels(data, [leader.config_key for leader in leaders])
+    made = figure(height=430, barmode="group", bargap=0.25)
+    num_stages = max(len(leader.stages) for leader in leaders)
+    for place, leader in enumerate(leaders):
+        name = f"{place + 1}. {text(labels[leader.config_key])}"
+        add = _add_bars if num_stages <= _MOST_BARS else _add_line
+        add(made, leader, name, PALETTE[place], scale)
+    largest = max(s.peak_memory_bytes for leader in leaders for s in leader.stages)
+    limit = data.memory_limit_bytes
+    note = _add_limit(made, limit, largest, scale, unit, (-0.5, num_stages - 0.5))
+    made.update_xaxes(axis("pipeline stage", dtick=max(1, num_stages // 16), zeroline=False))
+    made.update_yaxes(axis(f"peak memory of the fullest rank ({unit})", rangemode="tozero"))
+    caption = (
+        "Solid: parameters, gradients and optimizer states; light: activations and buffers. "
+        if num_stages <= _MOST_BARS
+        else "Peaks of the fullest rank of each stage. "
+    )
+    return Picture(made, caption + note)
+
+
+def _add_bars(made: Any, leader: LeaderDetails, name: str, colour: str, scale: float) -> None:
+    stages = [stage.stage for stage in leader.stages]
+    states = [
+        min(stage.state_memory_bytes, stage.peak_memory_bytes) / scale for stage in leader.stages
+    ]
+    rest = [
+        stage.peak_memory_bytes / scale - state
+        for stage, state in zip(leader.stages, states, strict=True)
+    ]
+    common = {"x": stages, "offsetgroup": name, "legendgroup": name, "name": name}
+    made.add_bar(
+        **common, y=states, marker={"color": colour},
+        hovertemplate="stage %{x}: states %{y:.3~g}<extra></extra>",
+    )  # fmt: skip
+    made.add_bar(
+        **common, y=rest, base=states, showlegend=False,
+        marker={"color": colour, "opacity": 0.45},
+        hovertemplate="stage %{x}: the rest %{y:.3~g}<extra></extra>",
+    )  # fmt: skip
+
+
+def _add_line(made: Any, leader: LeaderDetails, name: str, colour: str, scale: float) -> None:
+    made.add_scatter(
+        x=[stage.stage for stage in leader.stages],
+        y=[stage.peak_memory_bytes / scale for stage in leader.stages],
+        mode="lines+markers", name=name, line={"color": colour},
+        hovertemplate="stage %{x}: %{y:.3~g}<extra></extra>",
+    )  # fmt: skip
+
+
+def _add_limit(
+    made: Any, limit: float | None, largest: float, scale: float, unit: str,
+    ends: tuple[float, float],
+) -> str:  # fmt: skip
+    """A line at the limit, or the sentence that says why there is none."""
+    if limit is None:
+        return "The device's memory is not known."
+    share = f"The fullest rank uses {100 * largest / limit:.0f} % of {limit / scale:,.4g} {unit}."
+    if limit > 3 * largest:
+        return f"{share} The limit lies beyond the axis."
+    made.add_scatter(
+        x=list(ends), y=[limit / scale] * 2, mode="lines", name="limit of a rank",
+        line={"color": VERMILLION, "dash": "dash"}, hoverinfo="name+y",
+    )  # fmt: skip
+    return share
+
+
+def _estimated(data: StudyData) -> Picture | Missing:
+    """The cost model's parts of the fullest rank's memory."""
+    keys = [row.config_key for row in data.leaderboard[:_SHOWN]]
+    estimates = predicted(data, keys)
+    if not estimates:
+        return Missing("No rank of a leader reported its memory.")
+    found = [estimate for _, estimate in estimates]
+    scale, unit = unit_of(estimate.peak_memory_bytes for estimate in found)
+    parts = [
+        name
+        for name in found[0].memory_parts_bytes
+        if any(e.memory_parts_bytes[name] > 0.004 * e.peak_memory_bytes for e in found)
+    ]
+    labels = short_labels(data, keys)
+    names = [wrapped(f"{i + 1}. {labels[key]}") for i, (key, _) in enumerate(estimates)]
+    made = figure(height=170 + 48 * len(found), barmode="stack")
+    for place, part in enumerate(parts):
+        made.add_bar(
+            x=[estimate.memory_parts_bytes[part] / scale for estimate in found], y=names,
+            orientation="h", name=text(part.replace("_", " ")),
+            marker={"color": PALETTE[place % len(PALETTE)]},
+            hovertemplate=f"{text(part)} %{{x:.3~g}} {unit}<extra></extra>",
+        )  # fmt: skip
+    limit = data.memory_limit_bytes
+    largest = max(estimate.peak_memory_bytes for estimate in found)
+    if limit is not None and limit <= 3 * largest:
+        made.add_scatter(
+            x=[limit / scale] * len(names), y=names, mode="lines", name="limit of a rank",
+            line={"color": VERMILLION, "dash": "dash"},
+        )  # fmt: skip
+    made.update_xaxes(axis(f"memory of the fullest rank ({unit})", rangemode="tozero"))
+    made.update_yaxes(autorange="reversed", tickfont={"size": 10}, automargin=True)
+    return Picture(
+        made,
+        "Predicted by the cost model, as no rank reported its memory: parts of the peak of the "
+        "pipeline stage that is fullest.",
+    )

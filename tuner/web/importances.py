@@ -1,0 +1,22 @@
+"""How much each knob moved the step time: Shapley values of a surrogate of the measured trials."""
+
+from typing import TYPE_CHECKING
+
+from tuner.web.cost_estimates import config_of
+from tuner.web.figures.style import thinned
+from tuner.web.study_data import StudyData
+
+if TYPE_CHECKING:
+    from tuner.searchers.sensitivity import KnobImportance
+
+_MOST_ROWS = 800
+"""Configurations that the surrogate is fitted to; more would not change the order of the knobs."""
+
+
+def importances(data: StudyData) -> list["KnobImportance"]:
+    """Knobs, the most important first; empty when too little was measured."""
+    from tuner.searchers.sensitivity import importances_of
+
+    rows = [data.leaderboard[i] for i in thinned(range(len(data.leaderboard)), _MOST_ROWS)]
+    configs = [config_of(data, row.config_key) for row in rows]
+    return importances_of(configs, [row.step_time_s for row in rows], method="shapley")
