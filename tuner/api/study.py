@@ -1,5 +1,6 @@
 """`Study`: a stored study, open for reading."""
 
+import json
 from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -19,10 +20,16 @@ from results_db.records import (
     UntriedRow,
 )
 from results_db.store import Store
+from search_spaces.cluster_spec import ClusterSpec
+from search_spaces.model_spec import ModelSpec
+from search_spaces.parallel_config import ParallelConfig
+from search_spaces.training_spec import TrainingSpec
+from tuner import registry
 from tuner.api.ranking import Ranked, by_objective, by_speed
 from tuner.config import StudyConfig, default_store_url, parse_study_text
 from tuner.custom import Objective, ObjectiveFunction, objective_of
-from tuner.errors import ConfigError
+from tuner.errors import ConfigError, NothingFeasibleError
+from tuner.ports import Export, Exporter, ExportRequest
 from tuner.study import find_study, open_store
 from tuner.trial import Trial, trial_of
 
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BY_SPEED: Literal["tokens_per_s"] = "tokens_per_s"
+_COUNT = "num_parameters"  # the store's own; it follows from the shape
 ObjectiveChoice = ObjectiveFunction | Literal["tokens_per_s"] | None
 
 
@@ -224,6 +232,53 @@ class Study:
         if what == "trials":
             return to_frame(self._store.trials(self._id))
         return view_frame(self._store, what, self.name)
+
+    @cached_property
+    def model(self) -> ModelSpec:
+        """What is trained."""
+        values = {key: value for key, value in self.record.model.items() if key != _COUNT}
+        return ModelSpec.model_validate_json(json.dumps(values))
+
+    @cached_property
+    def training(self) -> TrainingSpec:
+        """The recipe."""
+        return TrainingSpec.model_validate_json(json.dumps(dict(self.record.training)))
+
+    @cached_property
+    def cluster(self) -> ClusterSpec:
+        """The machines."""
+        return ClusterSpec.model_validate_json(json.dumps(dict(self.record.cluster)))
+
+    def export(
+        self,
+        to: str,
+        which: Trial | Ranked | ParallelConfig | None = None,
+        *,
+        nearest: bool = False,
+    ) -> Export:
+        """A configuration in the words of a trainer: files by name, and notes.
+
+        Args:
+            to: an exporter's name (`tuner export --list`).
+            which: the configuration; left out: the best one.
+            nearest: change what the trainer cannot express to the nearest that it can.
+
+        Raises:
+            NotExpressible: the trainer has no words for it.
+            NothingFeasibleError: no trial of the study gave a number.
+        """
+        exporter: Exporter = registry.load("exporters", to)()
+        chosen = self.best if which is None else which
+        if chosen is None:
+            raise NothingFeasibleError(f"no trial of study {self.name!r} gave a number")
+        request = ExportRequest(
+            model=self.model,
+            training=self.training,
+            cluster=self.cluster,
+            config=chosen if isinstance(chosen, ParallelConfig) else chosen.config,
+            origin=f"From study {self.name}.",
+        )
+        return exporter.export(exporter.nearest(request).request if nearest else request)
 
     def close(self) -> None:
         """Give up the database's connections."""
