@@ -59,7 +59,7 @@ def lock(seconds: float) -> Strike:
                 stack.callback(link.close)
                 stack.callback(timer.join)
 
-            yield Change(act)
+            yield Change(act, stack.close)
 
     return strike
 

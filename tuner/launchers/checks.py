@@ -4,9 +4,7 @@
 tested on the way that trials take: placement, agents, forked ranks, rendezvous, network interface.
 """
 
-import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +16,7 @@ from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import ParallelConfig
 from search_spaces.training_spec import TrainingSpec
 from trainer.contract import MeasureSpec, RankReport, TrialJob, TrialOutput
-from tuner.errors import EnvironmentProblem, LauncherError
+from tuner.errors import LauncherError
 from tuner.launchers.ray_launcher import RayLauncher
 from tuner.ports import Launcher
 
@@ -197,27 +195,3 @@ def _wait_for_nodes(launcher: RayLauncher, wanted: int) -> ClusterCheck:
     hint = "" if found >= wanted else "look at the output of `ray start` on the missing ones"
     message = f"{found} of {wanted} nodes with devices have joined"
     return ClusterCheck(name="joined", is_ok=found >= wanted, message=message, hint=hint)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the checks of a cluster, for scripts that bring one up; 4 if one of them failed."""
-    options = argparse.ArgumentParser(prog="python -m tuner.launchers.checks")
-    options.add_argument("--address", help="host:port of a running Ray; left out: a local one")
-    options.add_argument("--devices", type=int, help="devices of a local cluster")
-    options.add_argument("--nodes", type=int, help="nodes that must have joined")
-    options.add_argument("--device-kind", choices=("cpu", "cuda", "rocm"), default="cpu")
-    given = options.parse_args(arguments)
-    checks = check_cluster(
-        num_devices=given.devices,
-        address=given.address,
-        device_kind=given.device_kind,
-        num_nodes=given.nodes,
-    )
-    for check in checks:
-        hint = f" ({check.hint})" if check.hint else ""
-        sys.stdout.write(f"{'ok ' if check.is_ok else 'BAD'} {check.name}: {check.message}{hint}\n")
-    return 0 if all(check.is_ok for check in checks) else EnvironmentProblem.exit_code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -18,7 +18,7 @@ class GridSearcher(CandidateSearcher):
     """Every candidate once; `order="predicted"` puts the shortest predicted step time first."""
 
     name = "grid"
-    lookahead = 512
+    lookahead = 8192
     options_model = GridOptions
     _options: GridOptions
 

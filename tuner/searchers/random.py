@@ -11,7 +11,7 @@ class RandomSearcher(CandidateSearcher):
     """Candidates in an order drawn once from the seed."""
 
     name = "random"
-    lookahead = 512
+    lookahead = 8192
 
     def _choose(self, untried: list[int], count: int) -> Sequence[int]:
         order = np.random.default_rng(self._seed).permutation(len(self._candidates)).tolist()
