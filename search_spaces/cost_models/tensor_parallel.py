@@ -9,8 +9,8 @@ from search_spaces.cost_models.constants import Constants
 from search_spaces.cost_models.hardware import Hardware
 from search_spaces.cost_models.points import LAYOUT_1D, Column, Points
 
-BROADCAST_FACTOR = 1.6
-"""A panel's broadcast against a ring of the same bytes (fitted to Optimus on 4 and 16 GPUs)."""
+BROADCAST_FACTOR = 1.9
+"""Optimus' broadcasts against a ring of the same bytes (fitted to its 4 GPUs of one node)."""
 
 
 class TensorParallelTimes(NamedTuple):
@@ -28,11 +28,12 @@ def _sums_1d(points: Points, group: Group) -> Column:
     return 2.0 * np.where(np.asarray(points.sequence_parallel) > 0, scatter, reduce)
 
 
-def _panels_2d(points: Points, group: Group, hardware: Hardware, constants: Constants) -> Column:
-    """Broadcasts of activation and weight panels of the four linear maps of one forward pass.
+def _panels_2d(points: Points, hardware: Hardware, constants: Constants) -> Column:
+    """Panels of activations and of weights of the four linear maps of one forward pass.
 
-    Per rank `(sum of inputs * tokens / depth + weights) / q` elements for a mesh of `depth * q * q`
-    (Optimus, arXiv 2104.05343, section 3.1; Tesseract, arXiv 2105.14500).
+    On a mesh of `depth * q * q` a rank meets `inputs * tokens / (depth * q)` elements of activations
+    along its row and `weights / q` of weights along its column (Optimus, arXiv 2104.05343, section
+    3.1; Tesseract, arXiv 2105.14500). Rows are neighbours; the ranks of a column lie `q` apart.
     """
     depth = np.asarray(points.tp_depth)
     side = np.sqrt(points.tp / depth)
@@ -42,10 +43,12 @@ def _panels_2d(points: Points, group: Group, hardware: Hardware, constants: Cons
     weights = points.hidden_size * (
         2.0 * query + 2.0 * points.num_kv_heads * points.head_dim + wide + points.ffn_size
     )
-    elements = (points.tokens / depth * inputs + weights) / side
-    num_bytes = BROADCAST_FACTOR * elements * points.dtype_bytes
+    unit = BROADCAST_FACTOR * points.dtype_bytes / side
+    row = group_of(side, 1.0, hardware, constants)
+    column = group_of(side, side, hardware, constants)
     latency = 8.0 * side * hardware.intra_alpha_s * constants.latency
-    return np.where(side > 1, reduce_scatter_s(num_bytes, group) + latency, 0.0)
+    moving = reduce_scatter_s(unit * points.tokens / depth * inputs, row)
+    return np.where(side > 1, moving + reduce_scatter_s(unit * weights, column) + latency, 0.0)
 
 
 def tensor_parallel_times(
@@ -58,5 +61,5 @@ def tensor_parallel_times(
     is_1d = np.asarray(points.tp_layout) == LAYOUT_1D
     if np.all(is_1d):
         return TensorParallelTimes(flat, behind)
-    panels = _panels_2d(points, group, hardware, constants)
+    panels = _panels_2d(points, hardware, constants)
     return TensorParallelTimes(np.where(is_1d, flat, panels), np.where(is_1d, behind, 2.0 * panels))
