@@ -22,7 +22,7 @@ from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import ParallelConfig
 from search_spaces.training_spec import TrainingSpec
 from trainer.engine import Engine
-from trainer.memory import MemoryMeter, keep_freed_memory, return_freed_memory
+from trainer.live_memory import LiveMemory
 from trainer.mesh import ParallelMesh
 from trainer.parallel import summa
 from trainer.parallel.tensor_2d import Tensor2D
@@ -152,21 +152,21 @@ class Rank:
     def memory(self, variant: str | None = None, **parts: dict[str, Any]) -> dict[str, int]:
         """Bytes of the states, and the peak of what a second step holds besides them.
 
-        Buffers that outlive a step count; what the first step sets up for good in gloo does not.
+        Counted are live tensors, operation by operation, and gloo's receive buffers; resident
+        memory moves by pages and arenas, which is coarse beside ranks as small as these. Panel
+        buffers outlive a step and count; what the first step sets up for good in gloo does not.
         """
-        return_freed_memory()
-        engine = self._engine(parts["model"], parts["training"], parts["knobs"], variant)
-        engine.step(0)
-        gc.collect()
-        meter = MemoryMeter(torch.device("cpu"))
-        meter.reset()
-        engine.step(1)
-        activations = meter.peak_bytes()
+        with LiveMemory(as_resident=True) as live:
+            engine = self._engine(parts["model"], parts["training"], parts["knobs"], variant)
+            engine.step(0)
+            gc.collect()
+            before = live.live_bytes
+            live.start()
+            engine.step(1)
+            activations = live.peak_bytes - before
         if isinstance(engine.form, Tensor2D):
             activations += engine.form.grid.buffers.num_bytes
-        states = engine.state_bytes()
-        keep_freed_memory()
-        return {"activations": activations, "states": states}
+        return {"activations": activations, "states": engine.state_bytes()}
 
 
 def _serve(store: str, rank: int, world_size: int) -> None:
