@@ -3,7 +3,8 @@
 import sqlite3
 import time
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,10 @@ class QueryLimits:
 
     max_rows: int | None = 1_000_000
     timeout_s: float = 300.0
+    max_bytes: int | None = None
+    """Of all texts of the answer together."""
+    cuts: bool = False
+    """Whether rows over `max_rows` are left out (all but one, as a sign) instead of refused."""
 
 
 def read_only_sql(
@@ -163,8 +168,10 @@ def _sqlite_query(
     raw.set_authorizer(_authorize)
     raw.set_progress_handler(lambda: time.monotonic() > stop_at, 100_000)
     try:
+        if limits.max_bytes is not None:
+            raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limits.max_bytes)
         cursor = raw.execute(text)
-        return _fetch(cursor, limits)
+        return _fetch(cursor, cursor, limits)
     except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
         if time.monotonic() > stop_at:
             raise InvalidQuery(f"The query took longer than {limits.timeout_s:g} s") from error
@@ -187,8 +194,12 @@ def _postgresql_query(
                 [str(int(limits.timeout_s * 1000))],
             )
             # this SELECT took the snapshot: from here on the transaction cannot be made writable
-            cursor.execute(text, prepare=True)
-            return _fetch(cursor, limits)
+            if limits.max_bytes is None:
+                cursor.execute(text, prepare=True)
+                return _fetch(cursor, cursor, limits)
+            # row by row, so that the whole answer never is in memory; one statement here too
+            with closing(cursor.stream(text)) as rows:
+                return _fetch(cursor, rows, limits)
     except psycopg.Error as error:
         raise _refusal(str(error).splitlines()[0]) from error
     finally:
@@ -196,16 +207,33 @@ def _postgresql_query(
         raw.rollback()
 
 
-def _fetch(cursor: Any, limits: QueryLimits) -> tuple[list[str], list[tuple[Any, ...]]]:
+def _fetch(
+    cursor: Any, rows: Iterable[tuple[Any, ...]], limits: QueryLimits
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Columns and rows within the limits; `rows` may begin the query only when it is read."""
+    kept: list[tuple[Any, ...]] = []
+    num_bytes = 0
+    if cursor.description is None and rows is cursor:
+        raise _no_rows()
+    for row in rows:
+        kept.append(row)
+        if limits.max_bytes is not None:
+            num_bytes += sum(len(value) for value in row if isinstance(value, str | bytes))
+            if num_bytes > limits.max_bytes:
+                raise InvalidQuery(
+                    f"The answer is larger than {limits.max_bytes / 2**20:.0f} MiB", "add a LIMIT"
+                )
+        if limits.max_rows is not None and len(kept) > limits.max_rows:
+            if limits.cuts:
+                break
+            raise InvalidQuery(f"The answer has more than {limits.max_rows} rows", "add a LIMIT")
     if cursor.description is None:
-        raise InvalidQuery("The statement gives no rows", "write a SELECT")
-    columns = [item[0] for item in cursor.description]
-    if limits.max_rows is None:
-        return columns, cursor.fetchall()
-    rows = cursor.fetchmany(limits.max_rows + 1)
-    if len(rows) > limits.max_rows:
-        raise InvalidQuery(f"The answer has more than {limits.max_rows} rows", "add a LIMIT")
-    return columns, rows
+        raise _no_rows()
+    return [item[0] for item in cursor.description], kept
+
+
+def _no_rows() -> InvalidQuery:
+    return InvalidQuery("The statement gives no rows", "write a SELECT")
 
 
 def _refusal(reason: str) -> InvalidQuery:

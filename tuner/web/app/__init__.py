@@ -1,0 +1,1 @@
+"""The read-only dashboard over a results database: `tuner serve`."""
