@@ -1,0 +1,97 @@
+"""How the databases answer what is asked most: by index, however much is stored."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import text
+
+import results_db
+from results_db.maintenance import analyze
+from results_db.records import TrialRecord
+
+LARGE = ("trials", "steps", "measurements", "study_configs", "parallel_configs")
+"""Tables that grow with the trials."""
+ALIASES = {
+    "sc": "study_configs", "o": "study_configs", "near": "study_configs", "t": "trials",
+    "other": "study_configs", "c": "parallel_configs", "x": "measurements",
+}  # fmt: skip
+"""What the views and statements call them."""
+FIRST = "SELECT * FROM leaderboard WHERE study = 'study1' ORDER BY tokens_per_s DESC LIMIT 20"
+FIRST_OF_ALL = "SELECT * FROM leaderboard ORDER BY tokens_per_s DESC LIMIT 20"
+BEST = "SELECT * FROM best_configs"
+ONE_TRIAL = "SELECT * FROM trial_summary WHERE study = 'study1' AND trial = 7"
+
+
+@pytest.fixture(
+    scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
+)
+def filled(request, tmp_path_factory):
+    """40 studies of 100 trials, with the planner's statistics."""
+    if request.param == "sqlite":
+        url = str(tmp_path_factory.mktemp("plans") / "r.db")
+    else:
+        server = request.getfixturevalue("postgres_server")
+        url = server.new_database("plans", request.getfixturevalue("postgres_template"))
+    return url
+
+
+@pytest.fixture
+def store(filled, make_study: Callable, make_outcome: Callable):
+    with results_db.open(filled) as store:
+        if not store.list_studies():
+            for number in range(40):
+                study = store.create_study(make_study(f"study{number}"))
+                pairs = [
+                    (
+                        TrialRecord(
+                            study_id=study.id, config_key=f"{number}-{n}", knobs={"dp": n + 1}
+                        ),
+                        make_outcome(1000.0 + (n * 37 % 100)),
+                    )
+                    for n in range(100)
+                ]
+                store.add_results(study.id, pairs)
+            analyze(store)
+        yield store
+
+
+def scanned(store, query):
+    """Large tables that a plan reads from end to end."""
+    with store.database.read() as connection:
+        if store.database.is_sqlite:
+            rows = connection.execute(text(f"EXPLAIN QUERY PLAN {query}")).all()
+            steps = [str(row[-1]).split() for row in rows]
+            scans = {step[1] for step in steps if step[0] == "SCAN" and "INDEX" not in step}
+            return {ALIASES.get(name, name) for name in scans} & set(LARGE)
+        found = connection.execute(text(f"EXPLAIN (FORMAT JSON) {query}")).scalar_one()
+    plan = found if isinstance(found, list) else json.loads(found)
+    return {
+        node["Relation Name"]
+        for node in nodes(plan[0]["Plan"])
+        if node["Node Type"] == "Seq Scan" and node["Relation Name"] in LARGE
+    }
+
+
+def nodes(node):
+    yield node
+    for child in node.get("Plans", ()):
+        yield from nodes(child)
+
+
+@pytest.mark.parametrize("query", [FIRST, FIRST_OF_ALL, BEST, ONE_TRIAL])
+def test_no_large_table_is_read_from_end_to_end(store, query):
+    assert scanned(store, query) == set()
+
+
+def test_the_end_of_a_trial_reads_no_whole_table(store):
+    """The statement that marks the first positions of a study, run at every completed trial."""
+    from sqlalchemy.dialects import postgresql, sqlite
+
+    from results_db.median_rows import _MARK_FIRST
+
+    dialect = sqlite.dialect() if store.database.is_sqlite else postgresql.dialect()
+    statement = _MARK_FIRST.params(study=3).compile(
+        dialect=dialect, compile_kwargs={"literal_binds": True}
+    )
+    assert scanned(store, str(statement)) == set()
