@@ -5,9 +5,20 @@ from collections.abc import Collection, Iterable
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, select, text, union_all, update
+from sqlalchemy import (
+    Connection,
+    Update,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    text,
+    union_all,
+    update,
+)
 
 from results_db.bulk import insert_or_replace
+from results_db.columns import Int64
 from results_db.intervals import Interval, combine
 from results_db.records import TrialStatus
 from results_db.schema import measurements, study_configs, trials
@@ -29,7 +40,7 @@ def refresh_study_configs(
     ]
     insert_or_replace(connection, study_configs, rows)
     if rows:
-        connection.execute(_MARK_FIRST, {"study": study_id})
+        connection.execute(MARK_FIRST[connection.dialect.name], {"study": study_id})
 
 
 # statements that every trial runs are built once: building costs more than running them
@@ -39,25 +50,38 @@ _BEST_LOW = (
     .where(_OTHER.c.study_id == bindparam("study"))
     .scalar_subquery()
 )
-_NEAR = study_configs.alias("near")
-_LEADING_OR_MARKED = union_all(
-    select(_NEAR.c.config_id).where(
-        _NEAR.c.study_id == bindparam("study"), _NEAR.c.tokens_per_s_high >= _BEST_LOW
-    ),
-    # as text: SQLite uses a partial index only for the very words of its condition
-    select(_NEAR.c.config_id).where(_NEAR.c.study_id == bindparam("study"), text("near.is_first")),
-)
 _LEADS = study_configs.c.tokens_per_s_high >= _BEST_LOW
-_MARK_FIRST = (
-    update(study_configs)
-    .where(
-        study_configs.c.study_id == bindparam("study"),
-        study_configs.c.config_id.in_(_LEADING_OR_MARKED),
-        study_configs.c.is_first != _LEADS,
+# SQLite takes a partial index neither without its very words nor, without statistics, unasked
+_MARKED_FROM = {
+    "sqlite": "study_configs AS marked INDEXED BY ix_study_configs_first",
+    "postgresql": "study_configs AS marked",
+}
+
+
+def _mark_first(dialect: str) -> Update:
+    """Marks the configurations of position 1: no other's interval lies wholly above theirs."""
+    leading = study_configs.alias("leading")
+    of_study = bindparam("study", type_=Int64)
+    found = union_all(
+        select(leading.c.config_id).where(
+            leading.c.study_id == of_study, leading.c.tokens_per_s_high >= _BEST_LOW
+        ),
+        select(literal_column("marked.config_id", Int64))
+        .select_from(text(_MARKED_FROM[dialect]))
+        .where(literal_column("marked.study_id", Int64) == of_study, text("marked.is_first")),
     )
-    .values(is_first=_LEADS)
-)
-"""Marks the configurations of position 1: no other's interval lies wholly above theirs."""
+    return (
+        update(study_configs)
+        .where(
+            study_configs.c.study_id == of_study,
+            study_configs.c.config_id.in_(found),
+            study_configs.c.is_first != _LEADS,
+        )
+        .values(is_first=_LEADS)
+    )
+
+
+MARK_FIRST = {dialect: _mark_first(dialect) for dialect in _MARKED_FROM}
 _COMPLETED = (
     select(
         trials.c.config_id,

@@ -1,6 +1,7 @@
 """How the databases answer what is asked most: by index, however much is stored."""
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -8,13 +9,14 @@ from sqlalchemy import text
 
 import results_db
 from results_db.maintenance import analyze
+from results_db.median_rows import MARK_FIRST
 from results_db.records import TrialRecord
 
 LARGE = ("trials", "steps", "measurements", "study_configs", "parallel_configs")
 """Tables that grow with the trials."""
 ALIASES = {
-    "sc": "study_configs", "o": "study_configs", "near": "study_configs", "t": "trials",
-    "other": "study_configs", "c": "parallel_configs", "x": "measurements",
+    **dict.fromkeys(("sc", "o", "leading", "marked", "other"), "study_configs"),
+    "t": "trials", "c": "parallel_configs", "x": "measurements",
 }  # fmt: skip
 """What the views and statements call them."""
 FIRST = "SELECT * FROM leaderboard WHERE study = 'study1' ORDER BY tokens_per_s DESC LIMIT 20"
@@ -84,14 +86,16 @@ def test_no_large_table_is_read_from_end_to_end(store, query):
     assert scanned(store, query) == set()
 
 
-def test_the_end_of_a_trial_reads_no_whole_table(store):
+def test_the_end_of_a_trial_reads_no_whole_table_and_no_whole_study(store):
     """The statement that marks the first positions of a study, run at every completed trial."""
-    from sqlalchemy.dialects import postgresql, sqlite
-
-    from results_db.median_rows import _MARK_FIRST
-
-    dialect = sqlite.dialect() if store.database.is_sqlite else postgresql.dialect()
-    statement = _MARK_FIRST.params(study=3).compile(
-        dialect=dialect, compile_kwargs={"literal_binds": True}
-    )
-    assert scanned(store, str(statement)) == set()
+    name = "sqlite" if store.database.is_sqlite else "postgresql"
+    dialect = store.database.engine.dialect
+    statement = str(MARK_FIRST[name].compile(dialect=dialect))
+    statement = re.sub(r"\?|%\(study\)s(::BIGINT)?", "3", statement)
+    assert scanned(store, statement) == set()
+    if store.database.is_sqlite:
+        with store.database.read() as connection:
+            rows = connection.execute(text(f"EXPLAIN QUERY PLAN {statement}")).all()
+        plan = " ".join(str(row[-1]) for row in rows)
+        assert "SEARCH marked USING INDEX ix_study_configs_first" in plan
+        assert "PRIMARY KEY (study_id=?)" not in plan
