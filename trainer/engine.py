@@ -91,6 +91,7 @@ class Engine:
         self._tied_unit: ShardedUnit | None = None
         self.tied_copy, self._tied_group = self._tie()  # last: see Communicator on order
         self.scaler = LossScaler(is_active=config.dtype == "fp16" and self.is_training)
+        self._loss_scale = self.scaler.scale
         self.optimizer = (
             ShardedOptimizer(self.units, training, offloads=config.optimizer_offload)
             if self.is_training
@@ -191,6 +192,7 @@ class Engine:
             torch.cuda.synchronize(self.device)
 
     def _begin_step(self) -> None:
+        self._loss_scale = self.scaler.scale  # an update may change it before the loss is read
         self.groups.log.clear()
         self.runner.num_forward = self.runner.num_backward = 0
         for stage in self.stages.values():
@@ -204,7 +206,7 @@ class Engine:
         ids, targets = global_batch(self.model, self.training, self.seed, step)
         size, count = self.config.micro_batch_size, self.num_micro_batches
         start = self.coordinates["dp"] * size * count
-        scale = self.scaler.scale / self.training.tokens_per_step
+        scale = self._loss_scale / self.training.tokens_per_step
         ids_list, loss_list = [], []
         for place in range(start, start + size * count, size):
             ids_list.append(self._local(ids[place : place + size]))
@@ -251,7 +253,7 @@ class Engine:
         self.world.all_reduce(counts).wait()
         total, tokens, layers, forward, backward = counts.tolist()
         return StepCounts(
-            loss=total / self.scaler.scale, tokens=round(tokens), layer_runs=round(layers),
+            loss=total / self._loss_scale, tokens=round(tokens), layer_runs=round(layers),
             forward_runs=round(forward), backward_runs=round(backward),
         )  # fmt: skip
 

@@ -27,7 +27,7 @@ class LossScaler:
         self._growth_interval, self._num_quiet = growth_interval, 0
 
     def unscale(self, grads: list[Tensor], world: Group) -> bool:
-        """Divide the gradients by the scale; true if any rank of the world found no overflow."""
+        """Divide the gradients by the scale; true if no rank of the world found an overflow."""
         if not self.is_active:
             return True
         device = grads[0].device

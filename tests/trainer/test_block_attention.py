@@ -1,7 +1,6 @@
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from trainer.model.block_attention import ROWS_PER_BLOCK, BlockAttention, suits
 
@@ -22,7 +21,7 @@ def outcome(attend: object, parts: list[Tensor]) -> list[Tensor]:
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 @pytest.mark.parametrize("tokens", [1, 7, ROWS_PER_BLOCK, ROWS_PER_BLOCK + 1, 300])
