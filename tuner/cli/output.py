@@ -42,14 +42,15 @@ def say(text: str = "") -> None:
 
 def print_json(value: Any) -> None:
     """One JSON document; numbers that JSON lacks (NaN) become null, times ISO text."""
-    click.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON knows it: NaN is null, times are ISO text, other objects their text."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float):
         return value if value - value == 0 else None
     if value is None or isinstance(value, bool | int | str):
@@ -69,7 +70,7 @@ def _cell(value: Any) -> Any:
     if value is None:
         return ""
     if isinstance(value, list | tuple | Mapping):
-        return json.dumps(_plain(value))
+        return json.dumps(plain(value))
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 

@@ -111,17 +111,15 @@ def _shapley(
 
     Castro, Gomez and Tejada, "Polynomial calculation of the Shapley value based on sampling"
     (2009): a trial's knobs replace those of another trial one by one in a random order; the change
-    of the prediction at a knob's turn is a sample of its value. All columns of a knob go together,
-    so that no half of a knob is counted alone.
+    of the prediction at a knob's turn is a sample of its value. All columns of a knob go together.
     """
     rng = np.random.default_rng(seed)
     explained = rng.permutation(len(features))[:_MAX_EXPLAINED]
-    values = np.zeros((len(groups), len(explained)))
-    for _ in range(_NUM_ORDERS):
-        others = features[rng.integers(len(features), size=len(explained))]
-        orders = rng.permuted(np.tile(np.arange(len(groups)), (len(explained), 1)), axis=1)
-        values += _turns(model, features[explained], others, orders, groups)
-    values /= _NUM_ORDERS
+    own = np.tile(features[explained], (_NUM_ORDERS, 1))
+    others = features[rng.integers(len(features), size=len(own))]
+    orders = rng.permuted(np.tile(np.arange(len(groups)), (len(own), 1)), axis=1)
+    changes = _turns(model, own, others, orders, groups)
+    values = changes.reshape(len(groups), _NUM_ORDERS, len(explained)).mean(axis=1)
     size = np.abs(values)
     return size.mean(axis=1), size.std(axis=1) / math.sqrt(len(explained))
 
@@ -130,9 +128,7 @@ _MAX_EXPLAINED = 100
 _NUM_ORDERS = 24
 
 
-def _turns(
-    model: Any, own: Floats, others: Floats, orders: Any, groups: list[list[int]]
-) -> Floats:
+def _turns(model: Any, own: Floats, others: Floats, orders: Any, groups: list[list[int]]) -> Floats:
     """Change of every row's prediction at each knob's turn: (knobs, rows)."""
     mixed = others.copy()
     stages = [mixed.copy()]

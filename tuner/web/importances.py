@@ -1,6 +1,7 @@
 """How much each knob moved the step time: Shapley values of a surrogate of the measured trials."""
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from tuner.web.cost_estimates import config_of
 from tuner.web.figures.style import thinned
@@ -13,8 +14,17 @@ _MOST_ROWS = 800
 """Configurations that the surrogate is fitted to; more would not change the order of the knobs."""
 
 
+_KNOWN: "WeakKeyDictionary[StudyData, list[KnobImportance]]" = WeakKeyDictionary()
+
+
 def importances(data: StudyData) -> list["KnobImportance"]:
     """Knobs, the most important first; empty when too little was measured."""
+    if data not in _KNOWN:
+        _KNOWN[data] = _compute(data)
+    return _KNOWN[data]
+
+
+def _compute(data: StudyData) -> list["KnobImportance"]:
     from tuner.searchers.sensitivity import importances_of
 
     rows = [data.leaderboard[i] for i in thinned(range(len(data.leaderboard)), _MOST_ROWS)]

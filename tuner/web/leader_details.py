@@ -14,7 +14,6 @@ from results_db.schema import (
     breakdowns,
     collectives,
     rank_coordinates,
-    rank_stages,
     ranks,
     timeline,
 )
@@ -25,9 +24,13 @@ MAX_ACTIONS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """Memory of one pipeline stage, over the ranks that hold it."""
+    """Memory of the ranks at one place of the pipeline.
 
-    stage: int
+    Where each rank holds several stages (virtual stages) they share its memory, so it is told by
+    pipeline rank.
+    """
+
+    pp_rank: int
     num_ranks: int
     peak_memory_bytes: int
     """Largest over those ranks."""
@@ -124,20 +127,21 @@ def _collectives(connection: Connection, trial_id: int) -> list[Collective]:
 
 
 def _stages(connection: Connection, trial_id: int) -> list[StageMemory]:
+    place = rank_coordinates
     query = (
         select(
-            rank_stages.c.stage,
+            place.c.coordinate,
             func.count(),
             func.max(ranks.c.peak_memory_bytes),
             func.max(ranks.c.state_memory_bytes),
         )
         .join(
             ranks,
-            (ranks.c.trial_id == rank_stages.c.trial_id) & (ranks.c.rank == rank_stages.c.rank),
+            (ranks.c.trial_id == place.c.trial_id) & (ranks.c.rank == place.c.rank),
         )
-        .where(rank_stages.c.trial_id == trial_id)
-        .group_by(rank_stages.c.stage)
-        .order_by(rank_stages.c.stage)
+        .where(place.c.trial_id == trial_id, place.c.axis == "pp")
+        .group_by(place.c.coordinate)
+        .order_by(place.c.coordinate)
     )
     return [StageMemory(*row) for row in connection.execute(query)]
 

@@ -84,11 +84,13 @@ class UntriedGroup:
     """Label of one of them."""
     reason: str
     """The reason of that one."""
+    is_legal: bool = True
+    """Whether they could have run; false of points that a rule of legality refuses."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class StudyData:
-    """One study as it was at one moment."""
+    """One study as it was at one moment; equal only to itself, so that figures may keep results."""
 
     study: StudyRecord
     trials: Sequence[TrialPoint]
@@ -99,7 +101,7 @@ class StudyData:
     """By position, then speed; ties share a position."""
     predictions: Sequence[PredictionRow]
     untried: Sequence[UntriedGroup]
-    """The largest group first."""
+    """Legal points first, then those refused; the largest group of each first."""
     leaders: Sequence[LeaderDetails]
     """Details of the fastest configurations, in the leaderboard's order."""
     pipelined: LeaderDetails | None
@@ -206,7 +208,7 @@ def load_study_data(store: Store, study: int | str, num_leaders: int = NUM_LEADE
             configs=_configs(connection, study_id),
             leaderboard=board,
             predictions=_predictions(connection, study_id),
-            untried=_untried(connection, study_id),
+            untried=[*_untried(connection, study_id), *_refused(record)],
             leaders=[details[row.config_key] for row in board[:num_leaders]],
             pipelined=details[pipelined.config_key] if pipelined else None,
         )
@@ -269,3 +271,15 @@ def _untried(connection: Connection, study_id: int) -> list[UntriedGroup]:
         .order_by(groups.c.count.desc(), groups.c.rule)
     )
     return [UntriedGroup(*row) for row in connection.execute(query)]
+
+
+def _refused(record: StudyRecord) -> list[UntriedGroup]:
+    """Points that are not legal, by rule, as the study counted them when it was made."""
+    found = record.provenance.get("refusals")
+    rows = [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
+    groups = [
+        UntriedGroup(str(row.get("rule")), int(row.get("num_points") or 0), "",
+                     str(row.get("example") or ""), is_legal=False)
+        for row in rows
+    ]  # fmt: skip
+    return sorted(groups, key=lambda group: -group.count)

@@ -78,7 +78,7 @@ _SPECS = (
     ),
     FigureSpec(
         "stage-memory", "Memory by stage",
-        "How full is each pipeline stage of the leaders, against the limit?",
+        "How full are the ranks of each pipeline stage of the leaders, against the limit?",
         "ranks of a leader", f"{_HERE}.memory:by_stage",
     ),
     FigureSpec(
@@ -97,7 +97,7 @@ _SPECS = (
         "a trial that failed", f"{_HERE}.failures:by_cause",
     ),
     FigureSpec(
-        "untried", "What was not tried",
+        "untried", "Points by the rule that kept them out",
         "Which rules or limits kept points of the space from running?",
         "points that were not run", f"{_HERE}.failures:untried",
     ),

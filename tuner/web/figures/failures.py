@@ -3,10 +3,11 @@
 from collections import Counter
 
 from tuner.web.figures.picture import Missing, Picture
-from tuner.web.figures.style import BLUE, PALETTE, axis, figure, text
+from tuner.web.figures.style import BLUE, GREY, PALETTE, axis, figure, log_ticks, text
 from tuner.web.study_data import StudyData
 
 _MOST_ROWS = 12
+_MOST_RULES = 20
 
 
 def cause_of(kind: str | None, status: str) -> str:
@@ -26,7 +27,7 @@ def by_cause(data: StudyData) -> Picture | Missing:
         for trial in lost
     )
     names = [name for name, _ in causes.most_common(_MOST_ROWS)]
-    made = figure(height=150 + 32 * len(names), barmode="stack")
+    made = figure(height=105 + 34 * len(names), barmode="stack")
     for place, phase in enumerate(sorted(phases)):
         made.add_bar(
             x=[pairs[name, phase] for name in names],
@@ -36,33 +37,57 @@ def by_cause(data: StudyData) -> Picture | Missing:
             marker={"color": PALETTE[place % len(PALETTE)]},
             hovertemplate=f"%{{y}}in {text(phase)}: %{{x:,}}<extra></extra>",
         )
-    made.update_xaxes(axis("trials", rangemode="tozero", tickformat="~s"))
+    made.add_scatter(
+        x=[causes[name] for name in names], y=[f"{text(name)} " for name in names], mode="text",
+        text=[f" {causes[name]:,}" for name in names], textposition="middle right",
+        showlegend=False, hoverinfo="skip", cliponaxis=False,
+    )  # fmt: skip
+    most = max(causes.values())
+    made.update_xaxes(
+        axis("trials", range=[0, 1.1 * most], tickformat="~s", dtick=1 if most < 6 else None)
+    )
     made.update_yaxes(autorange="reversed", automargin=True)
     share = 100 * len(lost) / sum(trial.is_finished for trial in data.trials)
     name, count = causes.most_common(1)[0]
     return Picture(
         made,
         f"{len(lost):,} trials, {share:.0f} % of the finished ones, gave no number; "
-        f"{count:,} of them: {name}. Colours tell the phase.",
+        f"{'all' if count == len(lost) else f'{count:,}'} of them: {name}. Colours tell the phase.",
     )
 
 
 def untried(data: StudyData) -> Picture | Missing:
-    """Bars by the rule that kept points from running."""
-    groups = list(data.untried[:_MOST_ROWS])
+    """Bars by the rule that kept points from running: legal ones, and those that are not legal."""
+    groups = [group for group in data.untried if group.count][:_MOST_RULES]
     if not groups:
         return Missing("Every legal point was run, or the study does not say which were not.")
     counts = [group.count for group in groups]
-    made = figure(height=110 + 32 * len(groups), showlegend=False)
-    made.add_bar(
-        x=counts, y=[f"{text(group.rule)} " for group in groups], orientation="h",
-        marker={"color": BLUE}, text=[f" {count:,}" for count in counts], textposition="outside",
-        cliponaxis=False, hovertemplate="%{y}: %{x:,} points<extra></extra>",
+    made = figure(height=105 + 30 * len(groups), barmode="overlay")
+    for is_legal, name, colour in (
+        (True, "legal, but not run", BLUE), (False, "not legal", GREY)
+    ):  # fmt: skip
+        mine = [place for place, group in enumerate(groups) if group.is_legal is is_legal]
+        if not mine:
+            continue
+        made.add_bar(
+            x=[counts[i] for i in mine], y=mine, orientation="h", name=name, width=0.75,
+            marker={"color": colour}, text=[f" {counts[i]:,}" for i in mine],
+            textposition="outside", cliponaxis=False,
+            customdata=[text(groups[i].reason) for i in mine],
+            hovertemplate="%{x:,} points, for example: %{customdata}<extra></extra>",
+        )  # fmt: skip
+    if max(counts) > 50 * min(counts):
+        ticks = log_ticks([0.8 * min(counts), 4 * max(counts)])
+        made.update_xaxes(axis("points", **ticks))
+    else:
+        made.update_xaxes(axis("points", range=[0, 1.15 * max(counts)], tickformat="~s"))
+    made.update_yaxes(
+        tickvals=list(range(len(groups))), ticktext=[f"{text(g.rule)} " for g in groups],
+        range=[len(groups) - 0.4, -0.6], automargin=True, showgrid=False, zeroline=False,
     )  # fmt: skip
-    kind = "log" if max(counts) > 200 * min(counts) else "linear"
-    made.update_xaxes(axis("points", type=kind, tickformat="~s", nticks=6))
-    if kind == "linear":
-        made.update_xaxes(range=[0, 1.15 * max(counts)])
-    made.update_yaxes(autorange="reversed", automargin=True)
-    total = sum(group.count for group in data.untried)
-    return Picture(made, f"{total:,} points were not run; {groups[0].rule}: {groups[0].reason}.")
+    legal = sum(group.count for group in data.untried if group.is_legal)
+    refused = sum(group.count for group in data.untried if not group.is_legal)
+    words = f"{legal:,} legal points were not run"
+    if refused:
+        words += f"; {refused:,} combinations of knob values are not legal"
+    return Picture(made, f"{words}. Largest: {groups[0].rule}, {groups[0].reason}.")

@@ -39,18 +39,24 @@ def _measured(data: StudyData, leaders: list[LeaderDetails]) -> Picture:
     largest = max(s.peak_memory_bytes for leader in leaders for s in leader.stages)
     limit = data.memory_limit_bytes
     note = _add_limit(made, limit, largest, scale, unit, (-0.5, num_stages - 0.5))
-    made.update_xaxes(axis("pipeline stage", dtick=max(1, num_stages // 16), zeroline=False))
+    made.update_xaxes(
+        axis(
+            "pipeline rank (0 holds the first stage)",
+            dtick=max(1, num_stages // 16),
+            zeroline=False,
+        )
+    )
     made.update_yaxes(axis(f"peak memory of the fullest rank ({unit})", rangemode="tozero"))
     caption = (
         "Solid: parameters, gradients and optimizer states; light: activations and buffers. "
         if num_stages <= _MOST_BARS
-        else "Peaks of the fullest rank of each stage. "
+        else "Peaks of the fullest rank at each place of the pipeline. "
     )
     return Picture(made, caption + note)
 
 
 def _add_bars(made: Any, leader: LeaderDetails, name: str, colour: str, scale: float) -> None:
-    stages = [stage.stage for stage in leader.stages]
+    stages = [stage.pp_rank for stage in leader.stages]
     states = [
         min(stage.state_memory_bytes, stage.peak_memory_bytes) / scale for stage in leader.stages
     ]
@@ -61,21 +67,21 @@ def _add_bars(made: Any, leader: LeaderDetails, name: str, colour: str, scale: f
     common = {"x": stages, "offsetgroup": name, "legendgroup": name, "name": name}
     made.add_bar(
         **common, y=states, marker={"color": colour},
-        hovertemplate="stage %{x}: states %{y:.3~g}<extra></extra>",
+        hovertemplate="pipeline rank %{x}: states %{y:.3~g}<extra></extra>",
     )  # fmt: skip
     made.add_bar(
         **common, y=rest, base=states, showlegend=False,
         marker={"color": colour, "opacity": 0.45},
-        hovertemplate="stage %{x}: the rest %{y:.3~g}<extra></extra>",
+        hovertemplate="pipeline rank %{x}: the rest %{y:.3~g}<extra></extra>",
     )  # fmt: skip
 
 
 def _add_line(made: Any, leader: LeaderDetails, name: str, colour: str, scale: float) -> None:
     made.add_scatter(
-        x=[stage.stage for stage in leader.stages],
+        x=[stage.pp_rank for stage in leader.stages],
         y=[stage.peak_memory_bytes / scale for stage in leader.stages],
         mode="lines+markers", name=name, line={"color": colour},
-        hovertemplate="stage %{x}: %{y:.3~g}<extra></extra>",
+        hovertemplate="pipeline rank %{x}: %{y:.3~g}<extra></extra>",
     )  # fmt: skip
 
 
@@ -126,7 +132,12 @@ def _estimated(data: StudyData) -> Picture | Missing:
             x=[limit / scale] * len(names), y=names, mode="lines", name="limit of a rank",
             line={"color": VERMILLION, "dash": "dash"},
         )  # fmt: skip
-    made.update_xaxes(axis(f"memory of the fullest rank ({unit})", rangemode="tozero"))
+    ends = [estimate.peak_memory_bytes for estimate in found]
+    if limit is not None and limit <= 3 * largest:
+        ends.append(limit)
+    made.update_xaxes(
+        axis(f"memory of the fullest rank ({unit})", range=[0, 1.05 * max(ends) / scale])
+    )
     made.update_yaxes(autorange="reversed", tickfont={"size": 10}, automargin=True)
     return Picture(
         made,

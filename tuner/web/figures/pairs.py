@@ -40,7 +40,9 @@ def heat_maps(data: StudyData) -> Picture | Missing:
             hovertemplate=f"{down} %{{y}}, {across} %{{x}}: %{{z:.1f}} %<extra></extra>",
             row=row, col=1,
         )  # fmt: skip
-        made.update_xaxes(axis(across, type="category", showgrid=False), row=row, col=1)
+        made.update_xaxes(
+            axis(across, type="category", showgrid=False, standoff=20), row=row, col=1
+        )
         made.update_yaxes(axis(down, type="category", showgrid=False), row=row, col=1)
     return Picture(made, _caption(data, *chosen[0]))
 

@@ -11,6 +11,7 @@ from tuner.web.figures.style import (
     GREY,
     ORANGE,
     axis,
+    log_ticks,
     stacked,
     text,
     thinned,
@@ -133,8 +134,7 @@ def _panel(
             hovertemplate="%{text}<br>measured %{x:.3~g}, predicted %{y:.3~g}<extra></extra>",
             row=row, col=1,
         )  # fmt: skip
-    kind = "log" if max(values) > 5 * min(values) else "linear"
-    ticks = {"type": kind, "nticks": 7, **({"dtick": "D2"} if kind == "log" else {})}
+    ticks = log_ticks(values) if max(values) > 5 * min(values) else {"nticks": 7}
     made.update_xaxes(axis(f"measured {what} ({unit})", **ticks), row=row, col=1)
     made.update_yaxes(axis(f"predicted {what} ({unit})", **ticks), row=row, col=1)
 

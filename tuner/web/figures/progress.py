@@ -10,6 +10,7 @@ from tuner.web.figures.style import (
     ORANGE,
     VERMILLION,
     axis,
+    number,
     speed_axis,
     stacked,
     text,
@@ -39,7 +40,8 @@ def moments(data: StudyData) -> list[Moment]:
     spent_s = 0.0
     for place, trial in enumerate(finished, 1):
         spent_s += device_seconds(data, trial)
-        if trial.tokens_per_s is not None:
+        # a repeat that happens to be faster is no find of the search
+        if trial.tokens_per_s is not None and trial.repeat == 0:
             best = max(best or 0.0, trial.tokens_per_s)
         found.append(Moment(trial, place, spent_s / 3600, best))
     return found
@@ -96,8 +98,8 @@ def best_so_far(data: StudyData) -> Picture | Missing:
             )  # fmt: skip
     made.update_yaxes(speed_axis(rangemode="tozero"))
     made.update_xaxes(axis("finished trials", tickformat="~s", rangemode="tozero"), row=1, col=1)
-    hours = "simulated device-hours (steps only)" if data.is_simulated else "device-hours"
-    made.update_xaxes(axis(f"{hours} (h)", rangemode="tozero"), row=2, col=1)
+    hours = "simulated device time, steps only (h)" if data.is_simulated else "device time (h)"
+    made.update_xaxes(axis(hours, rangemode="tozero"), row=2, col=1)
     return Picture(made, _caption(data, bests, course))
 
 
@@ -135,6 +137,6 @@ def _caption(data: StudyData, bests: list[Moment], course: list[Moment]) -> str:
     total, lost = len(course), sum(m.trial.tokens_per_s is None for m in course)
     return (
         f"The best of {total:,} trials came as number {last.num_finished:,} of them, after "
-        f"{last.device_hours:,.3g} of {course[-1].device_hours:,.3g} "
+        f"{number(last.device_hours)} of {number(course[-1].device_hours)} "
         f"{'simulated ' if data.is_simulated else ''}device-hours; {lost:,} gave no number."
     )

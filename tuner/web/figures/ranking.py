@@ -1,7 +1,6 @@
 """What the best gains: the leaders' throughput with intervals, over baseline and median."""
 
-from typing import Any
-
+from results_db.queries import LeaderboardRow
 from tuner.web.figures.picture import Missing, Picture
 from tuner.web.figures.style import (
     BLUE,
@@ -9,6 +8,7 @@ from tuner.web.figures.style import (
     ORANGE,
     PURPLE,
     figure,
+    number,
     short_labels,
     speed_axis,
     text,
@@ -28,8 +28,9 @@ def gains(data: StudyData) -> Picture | Missing:
     if data.baseline is not None and data.baseline not in rows:
         rows.append(data.baseline)
     labels = short_labels(data, [row.config_key for row in rows])
-    names = [f"{row.position}. {labels[row.config_key]}" for row in rows]
-    made = figure(height=120 + 34 * len(rows))
+    names = [wrapped(f"{_place(row, rows)} {labels[row.config_key]}", 30) for row in rows]
+    num_lines = max(name.count("<br>") + 1 for name in names)
+    made = figure(height=100 + (12 + 13 * num_lines) * len(rows))
     for name, colour, symbol, chosen in _groups(data, rows):
         if not chosen:
             continue
@@ -59,10 +60,13 @@ def gains(data: StudyData) -> Picture | Missing:
             line={"color": colour, "dash": dash, "width": 2},
             hoverinfo="name",
         )
-    made.update_xaxes(speed_axis())
+    ends = [row.tokens_per_s_low for row in rows] + [row.tokens_per_s_high for row in rows]
+    ends += [speed for _, speed, _, _ in _lines(data)]
+    room = 0.04 * (max(ends) - min(ends))
+    made.update_xaxes(speed_axis(range=[min(ends) - room, max(ends) + room], zeroline=False))
     made.update_yaxes(
         tickvals=list(range(len(rows))),
-        ticktext=[wrapped(name) for name in names],
+        ticktext=names,
         tickfont={"size": 10},
         range=[len(rows) - 0.4, -0.6],
         automargin=True,
@@ -70,7 +74,13 @@ def gains(data: StudyData) -> Picture | Missing:
     return Picture(made, _caption(data))
 
 
-def _groups(data: StudyData, rows: list[Any]) -> list[tuple[str, str, str, list[int]]]:
+def _place(row: LeaderboardRow, rows: list[LeaderboardRow]) -> str:
+    """The position, marked where it is shared."""
+    is_tied = sum(other.position == row.position for other in rows) > 1
+    return f"{row.position}{'=' if is_tied else '.'}"
+
+
+def _groups(data: StudyData, rows: list[LeaderboardRow]) -> list[tuple[str, str, str, list[int]]]:
     base = data.baseline.config_key if data.baseline else None
     kinds: dict[str, list[int]] = {"first": [], "others": [], "base": []}
     for place, row in enumerate(rows):
@@ -94,7 +104,7 @@ def _lines(data: StudyData) -> list[tuple[str, float, str, str]]:
 
 def _caption(data: StudyData) -> str:
     best = data.leaderboard[0]
-    words = [f"{best.label} is first with {best.tokens_per_s:,.4g} tokens/s"]
+    words = [f"{best.label} is first with {number(best.tokens_per_s)} tokens/s"]
     words += [f"{_words(gain)} the {gain.reference}" for gain in gains_of(data)]
     return ", ".join(words) + ". Bars are the 95 % intervals of the medians."
 

@@ -5,6 +5,7 @@ The palette is Okabe and Ito's, which people with any common colour blindness ca
 whoever draws a figure lays under it.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -23,7 +24,7 @@ COLOURS = "cividis"
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 
 
-def _template(ink: str, muted: str, grid: str, paper: str, label: str) -> dict[str, Any]:
+def _template(ink: str, muted: str, grid: str, paper: str, label: str, veil: str) -> dict[str, Any]:
     axis = {
         "gridcolor": grid, "linecolor": muted, "zerolinecolor": grid, "tickcolor": muted,
         "automargin": True,
@@ -35,15 +36,17 @@ def _template(ink: str, muted: str, grid: str, paper: str, label: str) -> dict[s
             "xaxis": axis, "yaxis": axis, "colorway": list(PALETTE),
             "hoverlabel": {"bgcolor": label, "bordercolor": muted,
                            "font": {"color": ink, "family": _FONT}},
-            "annotationdefaults": {"font": {"color": ink}, "arrowcolor": muted},
+            "annotationdefaults": {"font": {"color": ink}, "arrowcolor": muted, "bgcolor": veil},
             "legend": {"bgcolor": "rgba(0,0,0,0)"},
         }
     }  # fmt: skip
 
 
 THEMES = {
-    "light": _template("#1b1f24", "#59636e", "#e3e6ea", "#ffffff", "#ffffff"),
-    "dark": _template("#e6e8eb", "#9aa4af", "#343b44", "#16191d", "#22272e"),
+    "light": _template(
+        "#1b1f24", "#59636e", "#e3e6ea", "#ffffff", "#ffffff", "rgba(255,255,255,0.72)"
+    ),
+    "dark": _template("#e6e8eb", "#9aa4af", "#343b44", "#16191d", "#22272e", "rgba(22,25,29,0.72)"),
 }
 """Plotly templates by name."""
 
@@ -76,10 +79,10 @@ def stacked(num_rows: int, height: int, **options: Any) -> "go.Figure":
     return made
 
 
-def axis(title: str, **options: Any) -> dict[str, Any]:
+def axis(title: str, *, standoff: int = 8, **options: Any) -> dict[str, Any]:
     """An axis with its quantity and unit."""
     return {
-        "title": {"text": title, "standoff": 8, "font": {"size": 12}},
+        "title": {"text": title, "standoff": standoff, "font": {"size": 12}},
         "ticks": "outside", "ticklen": 4, "showline": True, "automargin": True, **options,
     }  # fmt: skip
 
@@ -123,6 +126,34 @@ def unit_of(sizes_bytes: Iterable[float]) -> tuple[float, str]:
         if largest >= scale:
             return float(scale), name
     return 1024.0, "KiB"
+
+
+def number(value: float) -> str:
+    """Four significant digits with thousands apart and no exponent."""
+    digits = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
+    return f"{value:,.{min(digits, 9)}f}"
+
+
+def log_ticks(values: Iterable[float]) -> dict[str, Any]:
+    """A logarithmic axis with its ticks at 1, 2 and 5 times powers of ten, written out."""
+    found = [value for value in values if value > 0]
+    low, high = min(found), max(found)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    wide = len(powers) > 4
+    ticks = [step * 10.0**power for power in powers for step in ((1,) if wide else (1, 2, 5))]
+    room = 0.04 * max(math.log10(high / low), 0.1)
+    return {
+        "type": "log", "tickvals": ticks, "ticktext": [_short(tick) for tick in ticks],
+        "range": [math.log10(low) - room, math.log10(high) + room],
+    }  # fmt: skip
+
+
+def _short(value: float) -> str:
+    """A round number with its SI prefix."""
+    for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= scale:
+            return f"{value / scale:g}{unit}"
+    return f"{value:g}"
 
 
 def time_unit(times_s: Iterable[float]) -> tuple[float, str]:

@@ -78,7 +78,7 @@ def _draw(actions: Sequence[Action], source: str) -> Picture:
     made = figure(height=130 + (34 if num_ranks <= 12 else 9) * num_ranks, barmode="overlay",
                   bargap=0.12, meta={"min_width": 560})  # fmt: skip
     if len(actions) <= _MOST_BARS:
-        _add_bars(made, actions, scale, unit)
+        _add_bars(made, actions, scale, unit, num_ranks)
     else:
         _add_raster(made, actions, scale, end_s, num_ranks)
     made.update_xaxes(
@@ -97,14 +97,18 @@ def _draw(actions: Sequence[Action], source: str) -> Picture:
     )
     busy = sum(action.end_s - action.start_s for action in actions)
     idle = 1 - busy / (num_ranks * end_s)
+    is_hatched = len(actions) <= _MOST_BARS and any(a.stage >= num_ranks for a in actions)
+    hatched = " Hatched: a rank's further stages." if is_hatched else ""
     return Picture(
         made,
         f"{source} The ranks compute {100 * (1 - idle):.0f} % of the time until the last of them "
-        f"is done; the white gaps, {100 * idle:.0f} %, are the bubble.",
+        f"is done; the gaps, {100 * idle:.0f} %, are the bubble.{hatched}",
     )
 
 
-def _add_bars(made: Any, actions: Sequence[Action], scale: float, unit: str) -> None:
+def _add_bars(
+    made: Any, actions: Sequence[Action], scale: float, unit: str, num_ranks: int
+) -> None:
     for op, (name, colour) in _OPS.items():
         mine = [action for action in actions if action.op == op]
         if not mine:
@@ -114,7 +118,10 @@ def _add_bars(made: Any, actions: Sequence[Action], scale: float, unit: str) -> 
             base=[action.start_s / scale for action in mine],
             x=[(action.end_s - action.start_s) / scale for action in mine],
             y=[action.pp_rank for action in mine], orientation="h", name=name,
-            marker={"color": colour, "line": {"width": 0.5, "color": "white"}},
+            marker={"color": colour, "line": {"width": 0.5, "color": "white"},
+                    "pattern": {"shape": ["/" if a.stage >= num_ranks else "" for a in mine],
+                                "fgcolor": "rgba(255,255,255,0.45)", "fillmode": "overlay",
+                                "size": 6}},
             text=[str(action.micro_batch) for action in mine] if is_numbered else None,
             textposition="inside" if is_numbered else None, insidetextanchor="middle",
             textangle=0, textfont={"size": 10, "color": "white" if op in "FW" else "black"},

@@ -83,7 +83,7 @@ def report_facts(data: StudyData) -> ReportFacts:
         importances=importances(data),
         failures=_failures(data),
         untried=data.untried,
-        provenance=_flat(data.study.provenance),
+        provenance=_flat(_without_refusals(data.study.provenance)),
         resolved_config=data.study.resolved_config,
         is_simulated=data.is_simulated,
     )
@@ -145,6 +145,11 @@ def _failures(data: StudyData) -> list[FailureGroup]:
         for (cause, phase), trials in groups.items()
     ]  # fmt: skip
     return sorted(found, key=lambda group: -group.count)[:_MOST_FAILURES]
+
+
+def _without_refusals(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Provenance less what has a section of its own."""
+    return {name: value for name, value in facts.items() if name != "refusals"}
 
 
 def _flat(facts: Mapping[str, Any], head: str = "") -> list[tuple[str, str]]:

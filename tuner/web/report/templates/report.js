@@ -16,9 +16,18 @@
   };
   const config = { responsive: true, displaylogo: false, displayModeBar: "hover",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
-  const draw = (div) => {
+  const draw = async (div) => {
     const figure = read("data-" + div.dataset.figure);
-    return Plotly.react(div, figure.data, fitted(figure.layout, div.clientWidth), config);
+    const layout = fitted(figure.layout, div.clientWidth);
+    await Plotly.react(div, figure.data, layout, config);
+    // A legend of many lines takes its room from the plot: give it back.
+    const legend = div.querySelector(".legend");
+    const extra = legend ? Math.max(0, legend.getBoundingClientRect().height - 30) : 0;
+    const height = layout.height + extra;
+    if (height !== div.clientHeight) {
+      div.style.height = height + "px";
+      await Plotly.relayout(div, { height });
+    }
   };
   // One after the other, so that the page can be scrolled meanwhile.
   const drawAll = async () => {
