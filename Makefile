@@ -9,7 +9,7 @@ TORCH_FALLBACK ?= torch>=2.13
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test oracle slow-tests smoke lint format types boundaries wheel check clean two-node
+.PHONY: help demo test oracle slow-tests smoke lint format types boundaries wheel check clean two-node round-trip
 
 help:  ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -49,6 +49,26 @@ wheel: $(VENV)/.dev  ## build the wheel, install it into a clean place and run i
 	$(BIN)/python -m benchmarks.check_wheel
 
 check: lint types boundaries test wheel  ## all that CI checks
+
+# Parsers of other trainers, without what they need for training; each in a folder of its own, since
+# some exclude each other. The wheels for 3.13 hold no compiled code that reading a config needs.
+ROUND_TRIP ?= .round-trip
+FETCH := $(PIP) install --no-deps --no-compile --upgrade --no-build-isolation
+FETCH_313 := $(FETCH) --python-version 3.13 --only-binary=:all:
+TYRO := tyro docstring-parser shtab typeguard typing_extensions einops
+
+round-trip: $(VENV)/.dev  ## feed the exports to the parsers of the trainers, which it fetches
+	$(FETCH_313) --target $(ROUND_TRIP)/megatron-lm megatron-core==0.19.2
+	$(FETCH_313) --target $(ROUND_TRIP)/axolotl axolotl==0.21.0
+	$(FETCH) --target $(ROUND_TRIP)/megatron-bridge megatron-core==0.16.1 megatron-bridge==0.3.1 \
+		hydra-core omegaconf==2.3.0 antlr4-python3-runtime==4.9.3
+	DS_BUILD_OPS=0 $(FETCH) --target $(ROUND_TRIP)/deepspeed deepspeed==0.19.8 \
+		hjson py-cpuinfo msgpack einops ninja
+	$(FETCH) --target $(ROUND_TRIP)/colossalai colossalai==0.5.0 peft einops
+	$(FETCH) --target $(ROUND_TRIP)/nanotron nanotron==0.4 dacite
+	$(FETCH) --target $(ROUND_TRIP)/torchtitan-toml torchtitan==0.2.2 $(TYRO)
+	$(FETCH) --target $(ROUND_TRIP)/torchtitan torchtitan==0.3.0 $(TYRO)
+	ROUND_TRIP=$(ROUND_TRIP) $(BIN)/python -m pytest tests/tuner/exporters/test_round_trip.py --timeout 600
 
 two-node: $(VENV)/.installed  ## a study over two network namespaces joined by a slow link (root)
 	$(BIN)/python -m benchmarks.two_node

@@ -108,12 +108,12 @@ def schedules(goes_to: str, legal: Iterable[str], why: str, *further: Check) -> 
     )  # fmt: skip
 
 
-def whole_rounds(schedule: str = "interleaved") -> Check:
-    """A check for interleaved schedules that take their micro-batches in rounds of `pp`."""
+def whole_rounds(*looped: str) -> Check:
+    """A check for looped schedules that take their micro-batches in rounds of `pp`."""
     return unless(
         "pipeline_schedule",
-        lambda r: r.config.pipeline_schedule != schedule or r.num_microbatches % r.config.pp == 0,
-        "its interleaved schedule needs a number of micro-batches that pp divides",
+        lambda r: r.config.pipeline_schedule not in looped or r.num_microbatches % r.config.pp == 0,
+        "its schedule needs a number of micro-batches that pp divides",
         pipeline_schedule="1f1b",
         virtual_stages=1,
         stage_layers=None,

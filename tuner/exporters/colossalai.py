@@ -67,14 +67,14 @@ class ColossalAiExporter(BaseExporter):
             "pp_style",
             _STYLES,
             "its styles are 1f1b, interleaved and zbv",
-            whole_rounds(),
+            whole_rounds("interleaved", "zbv"),
         ),
         "stage_layers": goes(
             "num_layers_per_stage",
             unless(
                 "stage_layers",
-                lambda r: r.config.stage_layers is None or r.config.pipeline_schedule != "zbv",
-                "its zbv splits the layers evenly",
+                lambda r: r.config.stage_layers is None or r.config.virtual_stages == 1,
+                "it takes an uneven split without virtual stages alone",
                 stage_layers=None,
             ),
         ),
@@ -123,8 +123,8 @@ class ColossalAiExporter(BaseExporter):
             "precision",
             unless(
                 "dtype",
-                lambda r: not _is_gemini(r) or r.config.dtype != "fp32",
-                "GeminiPlugin trains in bf16 or fp16",
+                lambda r: r.config.zero_stage == 0 or r.config.dtype != "fp32",
+                "its ZeRO trains in bf16 or fp16",
                 dtype="bf16",
             ),
         ),
@@ -232,7 +232,11 @@ def _hybrid(request: ExportRequest) -> tuple[str, dict[str, str]]:
         values["sequence_parallelism_mode"] = '"ring_attn"'
         values["sp_size"] = config.cp
     if config.pp > 1:
-        values["microbatch_size"] = config.micro_batch_size
+        # MoeHybridParallelPlugin forgets the size under zbv, and reads the number alone.
+        if request.model.num_experts and config.pipeline_schedule == "zbv":
+            values["num_microbatches"] = request.num_microbatches
+        else:
+            values["microbatch_size"] = config.micro_batch_size
         values["pp_style"] = f'"{_STYLES[config.pipeline_schedule]}"'
         values["num_model_chunks"] = config.virtual_stages
     if config.stage_layers is not None:

@@ -54,8 +54,8 @@ class DeepSpeedExporter(BaseExporter):
             "train_micro_batch_size_per_gpu and --per_device_train_batch_size"
         ),
         "zero_stage": goes("zero_optimization.stage"),
-        "zero_shard_degree": goes(
-            "zero_optimization.mics_shard_size", deepspeed_values.shard_sets_need_stage_3()
+        "zero_shard_degree": never(
+            "zero_shard_degree", "its smaller shard sets (MiCS) were removed in 0.19"
         ),
         "recompute": goes(
             "--gradient_checkpointing",
@@ -91,14 +91,11 @@ class DeepSpeedExporter(BaseExporter):
             f"--torch_compile {str(config.compile).lower()}",
         )
         program = f'"${{TRAIN:-train.py}}" --deepspeed "$(dirname "$0")/{CONFIG}"'
-        notes = ["name your training script in TRAIN, e.g. TRAIN=train.py run.sh"]
-        if config.zero_shard_degree:
-            notes.append("build the model under deepspeed.zero.MiCS_Init, which MiCS needs")
         return Export(
             files={
                 CONFIG: json.dumps(document, indent=2) + "\n",
                 ARGUMENTS: arguments,
                 "run.sh": torchrun_script(request, title, program, arguments_in=ARGUMENTS),
             },
-            notes=notes,
+            notes=("name your training script in TRAIN, e.g. TRAIN=train.py run.sh",),
         )

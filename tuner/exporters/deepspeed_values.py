@@ -17,24 +17,12 @@ def offload_needs_shards() -> Check:
     )
 
 
-def shard_sets_need_stage_3() -> Check:
-    """A check of `zero_shard_degree`: MiCS is a form of stage 3."""
-    return unless(
-        "zero_shard_degree",
-        lambda r: r.config.zero_shard_degree == 0 or r.config.zero_stage == 3,
-        "smaller shard sets (MiCS) exist for zero_stage 3 alone",
-        zero_shard_degree=0,
-    )
-
-
 def document(request: ExportRequest) -> dict[str, Any]:
     """The config; its three batch sizes are all given, and DeepSpeed checks their product."""
     config, training = request.config, request.training
     zero: dict[str, Any] = {"stage": config.zero_stage}
     if config.optimizer_offload:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    if config.zero_shard_degree:
-        zero["mics_shard_size"] = config.zero_shard_degree
     values: dict[str, Any] = {
         "train_batch_size": training.global_batch_size,
         "train_micro_batch_size_per_gpu": config.micro_batch_size,

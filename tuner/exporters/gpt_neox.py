@@ -57,7 +57,7 @@ class GptNeoxExporter(BaseExporter):
                 zero_shard_degree=0,
             ),
         ),
-        "zero_shard_degree": never("zero_shard_degree", "it builds no MiCS models"),
+        "zero_shard_degree": never("zero_shard_degree", "DeepSpeed shards over all replicas"),
         "recompute": goes(
             "checkpoint_activations",
             only("recompute", ("none", "full"), "it recomputes whole layers", recompute="full"),

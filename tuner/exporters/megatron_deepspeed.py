@@ -62,7 +62,7 @@ class MegatronDeepSpeedExporter(BaseExporter):
                 zero_shard_degree=0,
             ),
         ),
-        "zero_shard_degree": never("zero_shard_degree", "it builds no MiCS models"),
+        "zero_shard_degree": never("zero_shard_degree", "DeepSpeed shards over all replicas"),
         "recompute": goes(
             "--deepspeed-activation-checkpointing with --recompute-granularity full",
             only("recompute", ("none", "full"), "it recomputes whole layers", recompute="full"),

@@ -58,7 +58,7 @@ class MegatronLmExporter(BaseExporter):
             "1f1b, or interleaved where there are virtual stages; no flag of its own",
             _SCHEDULES,
             "it runs 1f1b, or interleaved with virtual stages",
-            whole_rounds(),
+            whole_rounds("interleaved"),
         ),
         "stage_layers": goes("--pipeline-model-parallel-layout"),
         "micro_batch_size": goes("--micro-batch-size"),

@@ -45,7 +45,8 @@ class TorchtitanExporter(BaseExporter):
         config = request.config
         parallelism = values.parallelism_values(request, ("norm", "lm_head"))
         sections = {
-            "training": values.training_values(request),
+            # CUDA graphs, which it turns on by default, do not go with pipelines.
+            "training": values.training_values(request) | {"disable_cuda_graphs": config.pp > 1},
             "parallelism": parallelism
             | ({"enable_sequence_parallel": config.sequence_parallel} if config.tp > 1 else {}),
             "compile": {"enable": config.compile},
