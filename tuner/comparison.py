@@ -2,9 +2,13 @@
 
 Each configuration has the median of its trials and an interval that says how far two medians must
 lie apart to differ (`results_db.intervals`). The best fell when its whole interval lies below that
-of the other study's best, and by more than a threshold that the user sets.
+of the other side's best, and by more than a threshold that the user sets.
+
+A side may be several studies of one question. Then the spread between them counts as well, which no
+single study can see: another load on the machine, another placement.
 """
 
+import fnmatch
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +18,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from results_db import queries
+from results_db.intervals import Interval, combine
 from results_db.queries import LeaderboardRow
 from results_db.records import StudyRecord
 from results_db.store import Store
@@ -31,6 +36,21 @@ class Verdict(StrEnum):
     REGRESSION = "regression"
     SAME = "same"
     FASTER = "faster"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pooled:
+    """A configuration with its median and interval over the studies of one side."""
+
+    config_key: str
+    label: str
+    trial_number: int
+    """Its first trial in the first study that measured it."""
+    num_trials: int
+    tokens_per_s: float
+    tokens_per_s_low: float
+    tokens_per_s_high: float
+    step_time_s: float
 
 
 class StoredStudy(Protocol):
@@ -51,7 +71,7 @@ class StoredStudy(Protocol):
 class Side:
     """The best of one of the two studies."""
 
-    study: str
+    studies: Sequence[str]
     store: str
     label: str
     """The best configuration, for people."""
@@ -63,7 +83,13 @@ class Side:
     num_trials: int
     """Completed trials of the best configuration."""
     num_configs: int
-    """Configurations of the study that gave a number."""
+    """Configurations that gave a number."""
+
+    @property
+    def name(self) -> str:
+        """The study's name, or how many there are."""
+        first = self.studies[0]
+        return first if len(self.studies) == 1 else f"{first} and {len(self.studies) - 1} more"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +159,8 @@ def compare(
 
     Args:
         base: the study to compare with: open, or `DATABASE:STUDY`, `DATABASE` (its newest study)
-            or `STUDY` (of the default database).
+            or `STUDY` (of the default database). `STUDY` may be a pattern (`smoke-*`) that several
+            studies of one question match.
         head: the study in question.
         threshold: a fall or rise below this share does not count, however sure.
         anyway: also compare studies of different models, recipes or numbers of devices.
@@ -147,7 +174,7 @@ def compare(
         raise ConfigError(f"the threshold {threshold:g} is not a share from 0 to below 1")
     opened: list[Store] = []
     try:
-        first, second = (_opened(study, opened) for study in (base, head))
+        first, second = (_side_of(study, opened) for study in (base, head))
         return _compare(first, second, threshold, anyway)
     finally:
         for store in opened:
@@ -167,68 +194,111 @@ def parse_reference(text: str, store: str | None = None) -> tuple[str, str | Non
     return store or default_store_url(), text
 
 
-def _opened(study: StoredStudy | str, opened: list[Store]) -> tuple[Store, StudyRecord]:
+@dataclass(frozen=True)
+class _Given:
+    """One side as it was asked for: studies of one database."""
+
+    store: Store
+    records: Sequence[StudyRecord]
+
+    @property
+    def names(self) -> str:
+        return ", ".join(repr(record.name) for record in self.records)
+
+
+def _side_of(study: StoredStudy | str, opened: list[Store]) -> _Given:
     if not isinstance(study, str):
-        return study.store, study.record
+        return _Given(study.store, [study.record])
     url, name = parse_reference(study)
     opened.append(store := open_store(url, read_only=True))
-    return store, find_study(store, name)
+    if name is None or not set(name) & set("*?["):
+        return _Given(store, [find_study(store, name)])
+    records = [record for record in store.list_studies() if fnmatch.fnmatch(record.name, name)]
+    if not records:
+        raise ConfigError(f"no study of {store.url} matches {name!r}", hint="see `tuner studies`")
+    return _Given(store, records)
 
 
-def _compare(
-    base: tuple[Store, StudyRecord],
-    head: tuple[Store, StudyRecord],
-    threshold: float,
-    anyway: bool,
-) -> Comparison:
-    differences = _differences(base[1], head[1])
+def _compare(base: _Given, head: _Given, threshold: float, anyway: bool) -> Comparison:
+    every = [*base.records, *head.records]
+    differences = [found for record in every[1:] for found in _differences(every[0], record)]
     if differences and not anyway:
         raise ConfigError(
-            f"{base[1].name!r} and {head[1].name!r} ask different questions: {differences[0]}",
+            f"{base.names} and {head.names} ask different questions: {differences[0]}",
             hint="compare studies of one model, recipe and number of devices, or say --anyway",
         )
-    boards = [queries.leaderboard(store, record.name) for store, record in (base, head)]
-    for (_, record), board in zip((base, head), boards, strict=True):
-        if not board:
-            raise NothingFeasibleError(
-                f"study {record.name!r} has no measured configuration to compare",
-                hint="`tuner rank --all` lists why its trials gave no number",
-            )
-    fastest = [max(board, key=lambda row: row.tokens_per_s) for board in boards]
-    sides = [
-        _side(store, record, row, len(board))
-        for (store, record), row, board in zip((base, head), fastest, boards, strict=True)
-    ]
-    matches = _matches(boards[0], boards[1], threshold)
-    notes = [*differences, *_machines(base[1], head[1])]
-    if fastest[0].config_key not in {row.config_key for row in boards[1]}:
-        notes.append(f"the best configuration of {base[1].name!r} was not measured in head")
+    boards = [_pooled(side) for side in (base, head)]
+    sides = [_side(side, board) for side, board in zip((base, head), boards, strict=True)]
+    notes = [*differences, *_machines(base.records[-1], head.records[-1])]
+    if boards[0][0].config_key not in {row.config_key for row in boards[1]}:
+        notes.append(f"the best configuration of {base.names} was not measured in head")
+    if len(base.records) == len(head.records) == 1:
+        notes.append(
+            "with one study a side, a machine that changed speed in between looks like a change of"
+            " the code; measure in turns and compare several (smoke-*)"
+        )
     return Comparison(
         base=sides[0],
         head=sides[1],
         threshold=threshold,
-        verdict=_verdict(fastest[0], fastest[1], threshold),
-        matches=matches,
-        notes=notes,
+        verdict=verdict_of(boards[0][0], boards[1][0], threshold),
+        matches=_matches(boards[0], boards[1], threshold),
+        notes=list(dict.fromkeys(notes)),
     )
 
 
-def _side(store: Store, record: StudyRecord, row: LeaderboardRow, num_configs: int) -> Side:
+def _pooled(side: _Given) -> list[Pooled]:
+    """Configurations of one side, the fastest first.
+
+    Raises:
+        NothingFeasibleError: there is none.
+    """
+    rows: dict[str, list[LeaderboardRow]] = {}
+    for record in side.records:
+        for row in queries.leaderboard(side.store, record.name):
+            rows.setdefault(row.config_key, []).append(row)
+    if not rows:
+        raise NothingFeasibleError(
+            f"study {side.names} has no measured configuration to compare",
+            hint="`tuner rank --all` lists why its trials gave no number",
+        )
+    return sorted(map(_pool, rows.values()), key=lambda row: -row.tokens_per_s)
+
+
+def _pool(rows: Sequence[LeaderboardRow]) -> Pooled:
+    span = combine(
+        [Interval(row.tokens_per_s, row.tokens_per_s_low, row.tokens_per_s_high) for row in rows]
+    )
+    return Pooled(
+        config_key=rows[0].config_key,
+        label=rows[0].label,
+        trial_number=rows[0].trial_number,
+        num_trials=sum(row.num_trials for row in rows),
+        tokens_per_s=span.median,
+        tokens_per_s_low=span.low,
+        tokens_per_s_high=span.high,
+        step_time_s=median(row.step_time_s for row in rows),
+    )
+
+
+def _side(side: _Given, board: Sequence[Pooled]) -> Side:
+    best = board[0]
     return Side(
-        study=record.name,
-        store=store.url,
-        label=row.label,
-        trial_number=row.trial_number,
-        tokens_per_s=row.tokens_per_s,
-        tokens_per_s_low=row.tokens_per_s_low,
-        tokens_per_s_high=row.tokens_per_s_high,
-        step_time_s=row.step_time_s,
-        num_trials=row.num_trials,
-        num_configs=num_configs,
+        studies=[record.name for record in side.records],
+        store=side.store.url,
+        label=best.label,
+        trial_number=best.trial_number,
+        tokens_per_s=best.tokens_per_s,
+        tokens_per_s_low=best.tokens_per_s_low,
+        tokens_per_s_high=best.tokens_per_s_high,
+        step_time_s=best.step_time_s,
+        num_trials=best.num_trials,
+        num_configs=len(board),
     )
 
 
-def _verdict(base: LeaderboardRow, head: LeaderboardRow, threshold: float) -> Verdict:
+def verdict_of(base: Pooled, head: Pooled, threshold: float) -> Verdict:
+    """What became of a configuration: a change must be both sure and above the threshold."""
     ratio = head.tokens_per_s / base.tokens_per_s
     if head.tokens_per_s_high < base.tokens_per_s_low and ratio < 1 - threshold:
         return Verdict.REGRESSION
@@ -237,19 +307,17 @@ def _verdict(base: LeaderboardRow, head: LeaderboardRow, threshold: float) -> Ve
     return Verdict.SAME
 
 
-def _matches(
-    base: Sequence[LeaderboardRow], head: Sequence[LeaderboardRow], threshold: float
-) -> list[Match]:
+def _matches(base: Sequence[Pooled], head: Sequence[Pooled], threshold: float) -> list[Match]:
     others = {row.config_key: row for row in head}
-    pairs = [(row, others[row.config_key]) for row in base if row.config_key in others]
     return [
         Match(
             label=row.label,
             base_tokens_per_s=row.tokens_per_s,
-            head_tokens_per_s=other.tokens_per_s,
-            verdict=_verdict(row, other, threshold),
+            head_tokens_per_s=others[row.config_key].tokens_per_s,
+            verdict=verdict_of(row, others[row.config_key], threshold),
         )
-        for row, other in sorted(pairs, key=lambda pair: -pair[0].tokens_per_s)
+        for row in base
+        if row.config_key in others
     ]
 
 

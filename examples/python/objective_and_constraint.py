@@ -29,6 +29,7 @@ if __name__ == "__main__":
         "gpt2-1.5b",
         name="dollars",
         cluster="dgx-a100-80",
+        devices=8,
         training={"global_batch_size": 32, "dtype": "bf16"},
         space={"compile": False, "cp": 1},
         max_trials=8,

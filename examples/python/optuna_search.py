@@ -9,7 +9,11 @@ import tuner
 from tuner.bridges.optuna import TunerSampler, to_optuna
 
 points = tuner.candidates(
-    "gpt2-124m", cluster="dgx-a100-80", training={"dtype": "bf16"}, space={"zero_stage": [0, 1]}
+    "gpt2-124m",
+    cluster="dgx-a100-80",
+    devices=8,
+    training={"dtype": "bf16"},
+    space={"zero_stage": [0, 1]},
 )
 predicted_s = {point.config: point.step_time_s for point in points}
 sampler = TunerSampler(points, seed=1)
@@ -34,6 +38,7 @@ stored = tuner.run(
     "gpt2-124m",
     name="stored",
     cluster="dgx-a100-80",
+    devices=8,
     max_trials=5,
     launcher="simulated",
     store="optuna_example.db",

@@ -10,6 +10,7 @@ study = tuner.run(
     "gpt2-124m",
     name="quick-start",
     cluster="dgx-a100-80",
+    devices=8,
     training={"sequence_length": 1024, "global_batch_size": 64, "dtype": "bf16"},
     space={"zero_stage": [0, 1, 2, 3], "compile": False},
     baseline={"dp": 8, "micro_batch_size": 1},

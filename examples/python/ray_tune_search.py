@@ -10,7 +10,11 @@ import tuner
 from tuner.bridges.ray_tune import TunerSearch
 
 points = tuner.candidates(
-    "gpt2-124m", cluster="dgx-a100-80", training={"dtype": "bf16"}, space={"zero_stage": [0, 1]}
+    "gpt2-124m",
+    cluster="dgx-a100-80",
+    devices=8,
+    training={"dtype": "bf16"},
+    space={"zero_stage": [0, 1]},
 )
 predicted_s = {point.config: point.step_time_s for point in points}
 

@@ -20,11 +20,13 @@ _MARKS = {"regression": "slower", "same": "same", "faster": "faster"}
 
 @click.command(
     epilog="\b\nExamples:\n  tuner compare main.db:smoke head.db:smoke\n"
+    '  tuner compare "main.db:smoke-*" "head.db:smoke-*"   several runs a side, in turns\n'
     "  tuner compare last-week today --store results.db --threshold 0.1\n"
     '  tuner compare main.db head.db --markdown >> "$GITHUB_STEP_SUMMARY"\n\n'
-    "BASE and HEAD are DATABASE:STUDY, DATABASE (its newest study), or STUDY. Exits with 0 when the"
-    " best measured throughput is the same or better, with 7 when it fell by more than the noise"
-    " and the threshold, with 3 when one of them has no measured configuration."
+    "BASE and HEAD are DATABASE:STUDY, DATABASE (its newest study), or STUDY; STUDY may be a"
+    " pattern that several studies match, so that the spread between them counts as noise. Exits"
+    " with 0 when the best measured throughput is the same or better, with 7 when it fell by more"
+    " than the noise and the threshold, with 3 when a side has no measured configuration."
 )
 @click.argument("base")
 @click.argument("head")
@@ -95,7 +97,7 @@ def document(found: "Comparison") -> dict[str, Any]:
 def _side_cells(name: str, side: "Side") -> tuple[str, ...]:
     return (
         name,
-        side.study,
+        side.name,
         formats.throughput(side.tokens_per_s),
         f"{formats.throughput(side.tokens_per_s_low)} to "
         f"{formats.throughput(side.tokens_per_s_high)}",

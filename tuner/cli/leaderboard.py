@@ -1,13 +1,14 @@
 """The leaderboard of a study, for people and machines."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tuner.cli import formats
 from tuner.cli.output import print_table
+from tuner.errors import ConfigError
 
 if TYPE_CHECKING:
     from results_db.queries import LeaderboardRow
@@ -23,6 +24,10 @@ class Leaderboard:
     rows: Sequence["LeaderboardRow"]
     """All of them; ties share a position."""
     trials: Sequence["TrialSummary"]
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Scores by configuration key, where the study has an objective of the user's."""
+    unscored: str = ""
+    """Why the user's objective could not be asked."""
 
     @property
     def median_tokens_per_s(self) -> float | None:
@@ -50,6 +55,7 @@ class Leaderboard:
         """The rows for machines, with their speed-ups."""
         return [
             asdict(row)
+            | ({"score": self.scores[row.config_key]} if self.scores else {})
             | {
                 "speedup_vs_median": _over(row.tokens_per_s, self.median_tokens_per_s),
                 "speedup_vs_baseline": _over(row.tokens_per_s, self.baseline_tokens_per_s),
@@ -59,10 +65,23 @@ class Leaderboard:
 
 
 def read_leaderboard(store: "Store", study: "StudyRecord") -> Leaderboard:
-    """The leaderboard of a stored study."""
-    from results_db.queries import leaderboard
+    """The leaderboard of a stored study, by its objective where it can be loaded."""
+    from dataclasses import replace
 
-    return Leaderboard(study, leaderboard(store, study.name), store.trials(study.id or 0))
+    from results_db.queries import leaderboard
+    from tuner.api.study import Study
+
+    rows, trials = leaderboard(store, study.name), store.trials(study.id or 0)
+    if study.objective_metric == "tokens_per_s":
+        return Leaderboard(study, rows, trials)
+    try:
+        ranked = Study(store, study).leaderboard()
+    except ConfigError as error:
+        return Leaderboard(study, rows, trials, unscored=error.message)
+    by_key = {row.config_key: row for row in rows}
+    ordered = [replace(by_key[item.config.config_key], position=item.position) for item in ranked]
+    scores = {item.config.config_key: item.score for item in ranked}
+    return Leaderboard(study, ordered, trials, scores)
 
 
 def print_leaderboard(board: Leaderboard, top: int | None = None) -> None:
@@ -70,6 +89,10 @@ def print_leaderboard(board: Leaderboard, top: int | None = None) -> None:
     ties = Counter(row.position for row in board.rows)
     table: dict[str, list[str]] = {
         "#": [f"{row.position}{'=' if ties[row.position] > 1 else ''}" for row in board.rows],
+        "score": [
+            f"{board.scores[row.config_key]:.4g}" if board.scores else formats.UNKNOWN
+            for row in board.rows
+        ],
         "tokens/s": [formats.throughput(row.tokens_per_s) for row in board.rows],
         "±": [_spread(row) for row in board.rows],
         "step": [formats.step_time(row.step_time_s) for row in board.rows],
@@ -95,6 +118,11 @@ def footnotes(board: Leaderboard, top: int | None = None) -> list[str]:
     notes = []
     if board.study.launcher == "simulated":
         notes.append("simulated: a cost model gave these numbers, no machine did")
+    if board.scores:
+        study = board.study
+        notes.append(f"ranked by {study.objective_metric} ({study.objective_direction})")
+    if board.unscored:
+        notes.append(f"ranked by tokens/s: {board.unscored}")
     if top is not None and len(board.rows) > top:
         hidden = formats.plural(len(board.rows) - top, "more configuration")
         notes.append(f"{hidden}: --top N or --all")
