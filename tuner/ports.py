@@ -225,8 +225,6 @@ class Export:
 
     files: Mapping[str, str]
     notes: Sequence[str] = ()
-    arguments: Sequence[str] = ()
-    """The trainer's arguments, for a program started without a shell; empty if files say it all."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -174,8 +174,10 @@ class Words:
         if request.config.pp > 1:
             raise NotExpressible("the trainer cannot express pp 2: it has no pipelines")
         return Export(
-            files={"sub/conf.txt": f"tp={request.config.tp}"},
-            arguments=("--name", f"a b; $HOME {request.model.name}"),
+            files={
+                "sub/conf.txt": f"tp={request.config.tp}",
+                "my_arguments.txt": f"# of a test\n--name 'a b; $HOME {request.model.name}'\n",
+            }
         )
 
 

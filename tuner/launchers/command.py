@@ -124,7 +124,9 @@ class CommandLauncher(LocalLauncher):
         if isinstance(export, FailureReport):
             return RefusedHandle(job, folder, export)
         values = placeholders(job, folder)
-        lists = {ARGUMENTS: arguments_of(export), TORCHRUN: torchrun(job)}
+        lists = {TORCHRUN: torchrun(job)}
+        if uses(self._command, ARGUMENTS):
+            lists[ARGUMENTS] = arguments_of(export)
         argv = fill(self._command, values, lists)
         devices = self._reserve(job.config.world_size)
         group: RankGroup | None = None

@@ -15,6 +15,8 @@ from tuner.launchers.network import free_port
 from tuner.ports import Export, Exporter, ExportRequest
 
 EXPORT_FOLDER = "export"
+# Exporters put a trainer's arguments, if it takes any, into a file of such a name.
+_ARGUMENT_FILE = "arguments.txt"
 _PLACEHOLDER = re.compile(r"\{([a-z_0-9]*)\}")
 # Placeholders that stand for any number of arguments, so that each must be one by itself.
 ARGUMENTS, TORCHRUN = "args", "torchrun"
@@ -156,10 +158,18 @@ def export_of(exporter: Exporter, job: TrialJob, cluster: ClusterSpec) -> Export
 
 
 def arguments_of(export: Export) -> list[str]:
-    """What `{args}` stands for: the export's arguments, or its first file taken apart."""
-    if export.arguments or not export.files:
-        return list(export.arguments)
-    return shlex.split(next(iter(export.files.values())), comments=True)
+    """What `{args}` stands for: the export's file of arguments, taken apart.
+
+    Raises:
+        LauncherError: It has none.
+    """
+    files = [text for name, text in export.files.items() if name.endswith(_ARGUMENT_FILE)]
+    if not files:
+        raise LauncherError(
+            f"the exporter gives no arguments for {{args}}, but {', '.join(export.files)}",
+            "name a file of it instead, such as {export_dir}/" + next(iter(export.files), ""),
+        )
+    return shlex.split(files[0], comments=True)
 
 
 def rendezvous(job: TrialJob, rank: int, port: int) -> dict[str, str]:
