@@ -2,6 +2,7 @@
 
     python -m benchmarks.search tables [--table FILE.csv] [--calibrate-table OTHER.csv]
     python -m benchmarks.search emulated
+    python -m benchmarks.search frontier
     python -m benchmarks.search warm-start
     python -m benchmarks.search overhead
     python -m benchmarks.search live
@@ -18,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.search.emulated import QUALITIES, emulated_problem
+from benchmarks.search.frontier import frontier_figures
 from benchmarks.search.overhead import ask_tell_ms
 from benchmarks.search.problem import Problem, SearcherFactory, Trace, run, summarise
-from benchmarks.search.tables import table_problems
+from benchmarks.search.tables import MIN_ROWS, table_problems
 from benchmarks.search.warm import warm_start_figures
 from tuner.errors import ConfigError, TunerError
 from tuner.ports import Candidate, Searcher
@@ -102,11 +104,18 @@ def run_tables(options: argparse.Namespace, searchers: Sequence[str]) -> dict[st
     for subset, is_clean in (("clean", True), ("all", False)):
         problems = table_problems(path, options.calibrate_table, is_clean=is_clean)
         print(f"{path.name}, {subset} rows: {len(problems)} groups, {options.seeds} seeds")
+        if not problems:
+            continue
         seeds = range(options.seeds)
         figures[subset] = compare([(p, seeds) for p in problems], searchers, options.trials)
         figures[subset]["speedup_over_best_general_tuner"] = _speedup(figures[subset])
         figures[subset]["num_groups"] = len(problems)
-    return {**figures["clean"], "all_rows": figures["all"]}
+    if not figures:
+        raise ConfigError(
+            f"{path.name} has no group of {MIN_ROWS} configurations of which one ran",
+            hint="a group is one model, device, number of devices, sequence length and batch",
+        )
+    return {**figures.get("clean", figures["all"]), "all_rows": figures["all"]}
 
 
 def _speedup(figures: dict[str, Any]) -> dict[str, float | None]:
@@ -144,16 +153,23 @@ def run_live(options: argparse.Namespace, searchers: Sequence[str]) -> dict[str,
     return live_figures(options, {name: factory(name) for name in searchers})
 
 
+def run_frontier(options: argparse.Namespace, searchers: Sequence[str]) -> dict[str, Any]:
+    """The Frontier study's space on a simulated Frontier."""
+    makers = {name: factory(name) for name in searchers}
+    return frontier_figures(makers, range(options.seeds), options.trials)
+
+
 def run_warm_start(options: argparse.Namespace) -> dict[str, Any]:
     """Trials with and without the results of an earlier study."""
-    return warm_start_figures(factory("cbo"), range(options.seeds), options.trials)
+    table = options.table or find_table()
+    return warm_start_figures(factory("cbo"), range(options.seeds), options.trials, table)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    modes = ("tables", "emulated", "live", "warm-start", "overhead")
+    modes = ("tables", "emulated", "live", "frontier", "warm-start", "overhead")
     parser.add_argument("mode", choices=modes)
     parser.add_argument("--table", type=Path, help="CSV with the columns of the reference tables")
     parser.add_argument("--calibrate-table", type=Path, help="fit the prior to this table instead")
@@ -179,12 +195,13 @@ def main(arguments: Sequence[str]) -> int:
         "tables": lambda: run_tables(options, searchers),
         "emulated": lambda: run_emulated(options, searchers),
         "live": lambda: run_live(options, searchers),
+        "frontier": lambda: run_frontier(options, searchers),
         "warm-start": lambda: run_warm_start(options),
         "overhead": dict,
     }
     try:
         figures = modes[options.mode]()
-        if options.mode != "live":
+        if options.mode not in ("live", "frontier"):
             figures.update(run_overhead(searchers))
     except TunerError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,8 +1,9 @@
 """A small model on this machine's cores: an exhaustive sweep, then live searches against it.
 
-The sweep measures every legal point several times and is kept in a JSON file; a live search
-measures each of its proposals anew. It has won when its best proposal lies, by the sweep's
-medians, within the noise of the sweep's best.
+The sweep measures every legal point several times. Each measurement is a line of the sweep's file,
+so a sweep that was cut off goes on where it stopped. A live search measures each of its proposals
+anew; it has won when its best proposal lies, by the sweep's medians, within the noise of the
+sweep's best.
 """
 
 import argparse
@@ -29,8 +30,8 @@ from tuner.ports import Candidate, Observation, ObservationState
 from tuner.study import build_candidates
 
 MODEL, RANKS = "gpt2-mini", 4
-TRAINING = TrainingSpec(sequence_length=128, global_batch_size=16)
-KNOBS = ("dp", "tp", "pp", "micro_batch_size", "zero_stage", "recompute", "pipeline_schedule")
+TRAINING = TrainingSpec(sequence_length=64, global_batch_size=16)
+KNOBS = ("dp", "tp", "pp", "micro_batch_size", "zero_stage", "pipeline_schedule")
 """Knobs whose default domains are searched; the others stay at their first value."""
 
 
@@ -89,50 +90,98 @@ def live_figures(
             machine = Machine(launcher, Path(folder))
             repeats = 2 if options.quick else 3
             sweep = _sweep(machine, candidates, options.sweep, repeats)
-            figures = _report_sweep(candidates, sweep)
-            truth = {key: statistics.median(t) for key, t in sweep["times"].items() if t}
+            figures = _report_sweep(sweep)
+            truth = {key: statistics.median(times) for key, times in sweep.times.items() if times}
             for name, make in searchers.items():
                 seeds = range(min(options.seeds, 3))
                 runs = [
                     _search(machine, candidates, make, seed, min(options.trials, 20), truth)
                     for seed in seeds
                 ]
-                figures[name] = _summary(name, runs, sweep["seconds"], figures["noise"])
+                figures[name] = _summary(name, runs, sweep.seconds, figures["noise"])
         finally:
             launcher.close()
     return figures
 
 
+@dataclass
+class Sweep:
+    """Step times of each point by its key, and how long it took to measure them all."""
+
+    times: dict[str, list[float]]
+    seconds: float = 0.0
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """One measurement, as `_sweep` writes it; `step_time_s` is none where the trial failed."""
+        self.seconds += line["seconds"]
+        if line["step_time_s"] is not None:
+            self.times[line["config"]].append(line["step_time_s"])
+
+
 def _sweep(
     machine: Machine, candidates: Sequence[Candidate], path: Path | None, repeats: int
-) -> dict[str, Any]:
-    """Step times of every point, its repeats interleaved over the whole sweep."""
-    if path is not None and path.exists():
-        loaded: dict[str, Any] = json.loads(path.read_text())
-        return loaded
-    start = time.monotonic()
-    times: dict[str, list[float]] = {c.config.config_key: [] for c in candidates}
+) -> Sweep:
+    """Every point `repeats` times, the repeats of a point spread over the whole sweep.
+
+    What `path` holds already is not measured again; each new measurement is added to it at once.
+    """
+    by_key = {candidate.config.config_key: candidate.config for candidate in candidates}
+    sweep = Sweep({key: [] for key in by_key})
+    done = set()
+    for line in _lines(path):
+        if line["config"] in by_key and line["repeat"] < repeats:
+            sweep.add(line)
+            done.add((line["repeat"], line["config"]))
     for repeat in range(repeats):
         for index in np.random.default_rng(repeat).permutation(len(candidates)):
-            config = candidates[int(index)].config
-            told = machine.measure(config)
-            if told.step_time_s is not None:
-                times[config.config_key].append(told.step_time_s)
-    sweep = {"times": times, "seconds": time.monotonic() - start}
-    if path is not None:
-        path.write_text(json.dumps(sweep))
+            key = candidates[int(index)].config.config_key
+            if (repeat, key) in done:
+                continue
+            start = time.monotonic()
+            told = machine.measure(by_key[key])
+            line = {
+                "repeat": repeat,
+                "config": key,
+                "knobs": by_key[key].short(),
+                "step_time_s": told.step_time_s,
+                "failure": told.failure,
+                "seconds": time.monotonic() - start,
+            }
+            sweep.add(line)
+            if path is not None:
+                with path.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
     return sweep
 
 
-def _report_sweep(candidates: Sequence[Candidate], sweep: Mapping[str, Any]) -> dict[str, Any]:
-    spreads = [max(t) / min(t) - 1 for t in sweep["times"].values() if len(t) > 1]
+def _lines(path: Path | None) -> list[dict[str, Any]]:
+    """Measurements of an earlier sweep; a last line that was cut off is left out."""
+    if path is None or not path.exists():
+        return []
+    found = []
+    for text in path.read_text().splitlines():
+        try:
+            found.append(json.loads(text))
+        except json.JSONDecodeError:
+            continue
+    return found
+
+
+def _report_sweep(sweep: Sweep) -> dict[str, Any]:
+    spreads = [max(t) / min(t) - 1 for t in sweep.times.values() if len(t) > 1]
     noise = statistics.median(spreads) if spreads else 0.0
+    ran = sum(bool(times) for times in sweep.times.values())
     print(
-        f"{MODEL} on {RANKS} CPU ranks: {len(candidates)} legal points swept in"
-        f" {sweep['seconds']:.0f} s, repeats of a point differ by {noise:.1%} (median)"
+        f"{MODEL} on {RANKS} CPU ranks: {len(sweep.times)} legal points, {ran} ran, swept in"
+        f" {sweep.seconds:.0f} s, repeats of a point differ by {noise:.1%} (median)",
+        flush=True,
     )
-    seconds = round(sweep["seconds"], 1)
-    return {"num_points": len(candidates), "sweep_s": seconds, "noise": round(noise, 4)}
+    return {
+        "num_points": len(sweep.times),
+        "num_ran": ran,
+        "sweep_s": round(sweep.seconds, 1),
+        "noise": round(noise, 4),
+    }
 
 
 def _search(

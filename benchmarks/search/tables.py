@@ -9,11 +9,13 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import least_squares
+from numpy.typing import NDArray
+from scipy.optimize import least_squares, minimize
+from scipy.special import ndtr
 
 from benchmarks.search.problem import Problem
 from benchmarks.search.worlds import Floats
@@ -21,14 +23,22 @@ from search_spaces.cluster_io import load_cluster_spec
 from search_spaces.cluster_spec import ClusterSpec
 from search_spaces.cost_models.analytic import AnalyticCostModel, CostEstimate
 from search_spaces.model_spec import ModelSpec
-from search_spaces.parallel_config import ParallelConfig
+from search_spaces.parallel_config import ParallelConfig, Recompute
 from search_spaces.training_spec import TrainingSpec
+from tuner.errors import ConfigError
 from tuner.ports import Candidate
 
 MIN_ROWS = 30
 MEMORY_SPREAD = 0.15
 _CLUSTERS = {"h100-80": "dgx-h100", "a100-80": "dgx-a100-80", "a100-40": "dgx-a100-40"}
-_RECOMPUTE = {"none": "none", "full": "full", "sel": "selective", "selective": "selective"}
+_RECOMPUTE: Mapping[str, Recompute] = {
+    "none": "none",
+    "full": "full",
+    "sel": "selective",
+    "selective": "selective",
+}
+BYTES_PER_GB = 2**30
+"""The tables' gigabytes: what torch's allocator calls so."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +68,9 @@ def read_groups(path: Path, *, is_clean: bool = False, min_rows: int = MIN_ROWS)
         is_clean: leave out rows that the table flags as `slow_pipeline_regime`.
         min_rows: smallest group.
     """
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = _read_rows(path)
     if is_clean:
-        rows = [row for row in rows if row.get("slow_pipeline_regime", "") not in ("True", "1")]
+        rows = [row for row in rows if not _flag(row, "slow_pipeline_regime")]
     grouped: dict[tuple[str, ...], list[Mapping[str, str]]] = defaultdict(list)
     for row in rows:
         key = ("model", "device", "devices", "sequence_length", "global_batch_size")
@@ -74,6 +83,39 @@ def read_groups(path: Path, *, is_clean: bool = False, min_rows: int = MIN_ROWS)
     ]
 
 
+_REQUIRED = (
+    "model", "device", "devices", "sequence_length", "global_batch_size", "layers", "hidden_size",
+    "attention_heads", "ffn_size", "vocab_size", "tp", "pp", "dp", "micro_batch_size", "status",
+    "step_time_s",
+)  # fmt: skip
+
+
+def _read_rows(path: Path) -> list[dict[str, str]]:
+    """Rows with their cells trimmed, in whatever order the columns are.
+
+    Raises:
+        ConfigError: a column without which there is no configuration is missing.
+    """
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = [
+            {name.strip(): (cell or "").strip() for name, cell in row.items() if name}
+            for row in csv.DictReader(file)
+        ]
+    missing = [name for name in _REQUIRED if rows and name not in rows[0]]
+    if missing:
+        raise ConfigError(f"{path.name} lacks the columns {', '.join(missing)}")
+    return rows
+
+
+def _count(row: Mapping[str, str], name: str, default: int) -> int:
+    """A whole number; the default where the cell or the column is missing."""
+    return int(float(row.get(name) or default))
+
+
+def _flag(row: Mapping[str, str], name: str) -> bool:
+    return row.get(name, "").lower() in ("1", "1.0", "true", "yes")
+
+
 def _group(name: str, rows: Sequence[Mapping[str, str]]) -> Group:
     first = rows[0]
     by_config: dict[ParallelConfig, list[Mapping[str, str]]] = defaultdict(list)
@@ -83,11 +125,11 @@ def _group(name: str, rows: Sequence[Mapping[str, str]]) -> Group:
         name=name,
         model=_model(first),
         training=TrainingSpec(
-            sequence_length=int(first["sequence_length"]),
-            global_batch_size=int(first["global_batch_size"]),
+            sequence_length=_count(first, "sequence_length", 1),
+            global_batch_size=_count(first, "global_batch_size", 1),
             dtype="bf16",
         ),
-        cluster=_cluster(first["device"], int(first["devices"])),
+        cluster=_cluster(first["device"], _count(first, "devices", 1)),
         configs=tuple(by_config),
         step_time_s=np.array([_step_time(members) for members in by_config.values()]),
         peak_memory_bytes=np.array([_peak(members) for members in by_config.values()]),
@@ -95,35 +137,35 @@ def _group(name: str, rows: Sequence[Mapping[str, str]]) -> Group:
 
 
 def _config(row: Mapping[str, str]) -> ParallelConfig:
-    chunks = int(row["virtual_stages"] or 1)
+    chunks, tp = _count(row, "virtual_stages", 1), _count(row, "tp", 1)
     return ParallelConfig(
-        tp=int(row["tp"]),
-        pp=int(row["pp"]),
-        dp=int(row["dp"]),
+        tp=tp,
+        pp=_count(row, "pp", 1),
+        dp=_count(row, "dp", 1),
         virtual_stages=chunks,
         pipeline_schedule="interleaved" if chunks > 1 else "1f1b",
-        micro_batch_size=int(row["micro_batch_size"]),
-        zero_stage=int(row["zero_stage"]),
-        recompute=_RECOMPUTE[row["recompute"]],  # type: ignore[arg-type]
-        sequence_parallel=row["sequence_parallel"] in ("1", "True") and int(row["tp"]) > 1,
+        micro_batch_size=_count(row, "micro_batch_size", 1),
+        zero_stage=_count(row, "zero_stage", 0),
+        recompute=_RECOMPUTE.get(row.get("recompute", ""), "none"),
+        sequence_parallel=_flag(row, "sequence_parallel") and tp > 1,
         dtype="bf16",
     )
 
 
 def _model(row: Mapping[str, str]) -> ModelSpec:
-    hidden, heads = int(row["hidden_size"]), int(row["attention_heads"])
+    hidden, heads = _count(row, "hidden_size", 1), _count(row, "attention_heads", 1)
     return ModelSpec(
         name=row["model"],
-        family="llama" if row["gated_mlp"] in ("1", "True") else "gpt2",
-        num_layers=int(row["layers"]),
+        family="llama" if _flag(row, "gated_mlp") else "gpt2",
+        num_layers=_count(row, "layers", 1),
         hidden_size=hidden,
         num_heads=heads,
-        num_kv_heads=int(row["kv_heads"]),
+        num_kv_heads=_count(row, "kv_heads", heads),
         head_dim=hidden // heads,
-        ffn_size=int(row["ffn_size"]),
-        vocab_size=int(row["vocab_size"]),
-        max_positions=int(row["sequence_length"]),
-        tied_embeddings=row["tied_embeddings"] in ("1", "True"),
+        ffn_size=_count(row, "ffn_size", 4 * hidden),
+        vocab_size=_count(row, "vocab_size", 1),
+        max_positions=_count(row, "sequence_length", 1),
+        tied_embeddings=_flag(row, "tied_embeddings"),
     )
 
 
@@ -135,69 +177,107 @@ def _cluster(device: str, num_devices: int) -> ClusterSpec:
     )
 
 
+def _positive(rows: Sequence[Mapping[str, str]], name: str) -> list[float]:
+    """The finite positive numbers in a column of the rows that ran."""
+    cells = [row[name] for row in rows if row["status"].lower() == "ok" and row.get(name)]
+    return [value for cell in cells if 0 < (value := float(cell)) < math.inf]
+
+
 def _step_time(rows: Sequence[Mapping[str, str]]) -> float:
-    times = [float(row["step_time_s"]) for row in rows if row["status"] == "ok"]
+    times = _positive(rows, "step_time_s")
     return statistics.median(times) if times else math.inf
 
 
 def _peak(rows: Sequence[Mapping[str, str]]) -> float:
-    peaks = [float(row["peak_memory_gb"]) for row in rows if row.get("peak_memory_gb")]
-    return max(peaks) * 1e9 if peaks else math.nan
+    peaks = _positive(rows, "peak_memory_gb")
+    return max(peaks) * BYTES_PER_GB if peaks else math.nan
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Factors on the parts of step time and memory, by name, and the memory's residual spread."""
+    """What was fitted: factors on the parts of step time and memory, by name, and when memory ends.
+
+    `memory_limit` is the predicted peak, as a share of the device's capacity, that half of the
+    runs survive; `memory_spread` the standard deviation of the log about it.
+    """
 
     step_time: Mapping[str, float]
     memory: Mapping[str, float]
+    memory_limit: float = 1.0
     memory_spread: float = MEMORY_SPREAD
+
+    def peak_bytes(self, estimate: CostEstimate) -> dict[str, float]:
+        """Corrected parts of the peak."""
+        parts = estimate.memory_parts_bytes
+        return {name: size * self.memory.get(name, 1.0) for name, size in parts.items()}
 
 
 def fit_weights(groups: Sequence[Group]) -> Weights:
     """Factors that bring the parts nearest to the rows of `groups`, held to 1 by a ridge."""
-    times: list[tuple[dict[str, float], float]] = []
-    peaks: list[tuple[dict[str, float], float]] = []
+    times: list[tuple[dict[str, float], float, float]] = []
+    peaks: list[tuple[dict[str, float], float, float]] = []
+    outcomes: list[tuple[CostEstimate, float, bool]] = []
     for group in groups:
+        capacity = group.cluster.memory_bytes
         for estimate, time, peak in zip(
             group.estimates(), group.step_time_s, group.peak_memory_bytes, strict=True
         ):
+            outcomes.append((estimate, capacity, bool(np.isfinite(time))))
             if np.isfinite(time):
-                times.append((estimate.parts_s, float(time)))
+                times.append((estimate.parts_s, float(time), 1.0))
             if np.isfinite(peak):
-                peaks.append((estimate.memory_parts_bytes, float(peak)))
-    step_time, _ = _fit(times)
-    memory, spread = _fit(peaks)
-    return Weights(step_time, memory, max(spread, 0.05))
+                # Small peaks are no risk, so their error counts for less.
+                weight = float(np.clip(2 * peak / capacity, 0.2, 1.0))
+                peaks.append((estimate.memory_parts_bytes, float(peak), weight))
+    weights = Weights(_fit(times), _fit(peaks))
+    ratios = [sum(weights.peak_bytes(e).values()) / capacity for e, capacity, _ in outcomes]
+    limit, spread = _fit_limit(np.log(ratios), np.array([ran for _, _, ran in outcomes]))
+    return replace(weights, memory_limit=limit, memory_spread=spread)
 
 
-def _fit(rows: Sequence[tuple[dict[str, float], float]]) -> tuple[dict[str, float], float]:
-    """Weights by robust least squares on the log, and the spread of what is left."""
+def _fit(rows: Sequence[tuple[dict[str, float], float, float]]) -> dict[str, float]:
+    """Factors by robust least squares on the log of (parts, total, weight)."""
     if len(rows) < 10:
-        return {}, MEMORY_SPREAD
+        return {}
     names = list(rows[0][0])
-    table = np.array([[parts[name] for name in names] for parts, _ in rows])
-    target = np.log([value for _, value in rows])
+    table = np.array([[parts[name] for name in names] for parts, _, _ in rows])
+    target = np.log([total for _, total, _ in rows])
+    weight = np.array([weight for _, _, weight in rows])
     ridge = math.sqrt(len(rows)) * 0.02
 
     def residuals(logs: Floats) -> Floats:
-        return np.r_[np.log(table @ np.exp(logs)) - target, ridge * logs]
+        return np.r_[weight * (np.log(table @ np.exp(logs)) - target), ridge * logs]
 
     fit = least_squares(residuals, np.zeros(len(names)), loss="soft_l1", f_scale=0.1)
-    left = residuals(fit.x)[: len(rows)]
-    spread = float(np.median(np.abs(left)) * 1.48)
-    return dict(zip(names, np.exp(fit.x).tolist(), strict=True)), spread
+    return dict(zip(names, np.exp(fit.x).tolist(), strict=True))
+
+
+def _fit_limit(log_ratios: Floats, ran: NDArray[np.bool_]) -> tuple[float, float]:
+    """Median limit and spread by which outcomes follow from predicted peaks (probit regression).
+
+    Some runs fail for other reasons, whatever their memory; the fit allows for a share of them.
+    """
+    if len(ran) < 10 or ran.all():
+        return 1.0, MEMORY_SPREAD
+
+    def loss(point: Floats) -> float:
+        limit, spread, other = point[0], math.exp(point[1]), 0.5 / (1 + math.exp(-point[2]))
+        runs = (1 - other) * ndtr((limit - log_ratios) / spread)
+        chance = np.where(ran, runs, 1 - runs)
+        pull = (limit / 0.1) ** 2 + (point[1] - math.log(MEMORY_SPREAD)) ** 2
+        return float(0.5 * pull - np.log(np.maximum(chance, 1e-9)).sum())
+
+    fit = minimize(loss, np.array([-0.05, math.log(MEMORY_SPREAD), -2.0]), method="Nelder-Mead")
+    return math.exp(fit.x[0]), float(np.clip(math.exp(fit.x[1]), 0.05, 0.4))
 
 
 def problem_of(group: Group, weights: Weights) -> Problem:
     """The group with a calibrated prior."""
-    limit = group.cluster.memory_bytes
+    limit = group.cluster.memory_bytes * weights.memory_limit
     candidates = []
     for config, estimate in zip(group.configs, group.estimates(), strict=True):
         parts = {n: s * weights.step_time.get(n, 1.0) for n, s in estimate.parts_s.items()}
-        memory = {
-            n: size * weights.memory.get(n, 1.0) for n, size in estimate.memory_parts_bytes.items()
-        }
+        memory = weights.peak_bytes(estimate)
         peak = sum(memory.values())
         score = math.log(limit / peak) / weights.memory_spread
         candidates.append(

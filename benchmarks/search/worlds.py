@@ -189,13 +189,13 @@ def draw_world(seed: int) -> World:
     rng = np.random.default_rng([2027, seed])
     points = table()
     time = true_time(points, Machine.draw(rng))
-    time = time * np.exp(_interactions(points.labels(), 0.02, rng))
+    time = time * np.exp(interactions(points.labels(), 0.02, rng))
     time = time * np.exp(0.01 * rng.standard_normal(len(time)))
     memory = _true_memory(points, activation=float(np.exp(0.1 * rng.standard_normal())), rng=rng)
     return World(time, memory)
 
 
-def _interactions(labels: Floats, sd: float, rng: np.random.Generator) -> Floats:
+def interactions(labels: Floats, sd: float, rng: np.random.Generator) -> Floats:
     """Random effects: one table for each of six pairs of knobs and two triples, of total `sd`."""
     total = np.zeros(len(labels))
     groups: list[Sequence[int]] = [
@@ -317,7 +317,7 @@ def _true_memory(points: Table, activation: float, rng: np.random.Generator) -> 
     states, activations, fixed = memory_parts(points).values()
     fragmentation = 1.04 + 0.02 * (points.recompute == 0) + 0.01 * np.log2(points.micro)
     total = (states + activation * activations) * fragmentation + fixed * 1.2
-    noise = _interactions(points.labels(), 0.02, rng) + 0.02 * rng.standard_normal(len(total))
+    noise = interactions(points.labels(), 0.02, rng) + 0.02 * rng.standard_normal(len(total))
     return total * np.exp(noise)
 
 
