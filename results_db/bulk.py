@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, Insert, Table, insert, select
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy.sql.dml import ReturningInsert
 
 from results_db import known_ids
 from results_db.errors import InvalidRecord
@@ -33,18 +34,63 @@ def _ignoring(table: Table, dialect: str) -> Insert:
 def insert_or_replace(
     connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Insert rows; the values of those whose primary key exists are replaced."""
-    if rows:
-        statement = _replacing(table, tuple(rows[0]), connection.dialect.name)
-        connection.execute(statement, list(rows))
+    """Insert rows of equal columns; the values of those whose primary key exists are replaced."""
+    if not rows:
+        return
+    names = tuple(rows[0])
+    if connection.dialect.name == "sqlite":
+        connection.execute(_replacing(table, names), list(rows))
+        return
+    keys = [column.name for column in table.primary_key.columns]
+    # one statement must not meet a key twice; the last one counts
+    last = {tuple(row[key] for key in keys): tuple(row.values()) for row in rows}
+    quote = connection.dialect.identifier_preparer.quote
+    changed = ", ".join(
+        f"{quote(name)} = excluded.{quote(name)}" for name in names if name not in keys
+    )
+    target = ", ".join(map(quote, keys))
+    plan = _arrays_plan(table, names, connection.dialect)
+    statement = f"{plan} ON CONFLICT ({target}) DO UPDATE SET {changed}"
+    values = _for_driver(connection, table, names, last.values())
+    connection.exec_driver_sql(statement, _columns(values))
 
 
 @lru_cache(maxsize=64)
-def _replacing(table: Table, names: tuple[str, ...], dialect: str) -> Insert:
+def _replacing(table: Table, names: tuple[str, ...]) -> Insert:
     keys = [column.name for column in table.primary_key.columns]
-    statement = INSERTS[dialect](table)
+    statement = sqlite_insert(table)
     changed = {name: statement.excluded[name] for name in names if name not in keys}
     return statement.on_conflict_do_update(index_elements=keys, set_=changed)
+
+
+def insert_new(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    returning: tuple[str, ...],
+) -> Sequence[Any]:
+    """Insert rows of equal columns, but for those whose key exists.
+
+    Returns:
+        The columns `returning` of those that were inserted, in any order.
+    """
+    names = tuple(rows[0])
+    dialect = connection.dialect
+    if dialect.name == "sqlite":
+        return connection.execute(_adding(table, returning), list(rows)).all()
+    values = _for_driver(connection, table, names, (tuple(row.values()) for row in rows))
+    back = ", ".join(dialect.identifier_preparer.quote(name) for name in returning)
+    statement = f"{_arrays_plan(table, names, dialect)} ON CONFLICT DO NOTHING RETURNING {back}"
+    return connection.exec_driver_sql(statement, _columns(values)).all()
+
+
+@lru_cache(maxsize=64)
+def _adding(table: Table, returning: tuple[str, ...]) -> ReturningInsert[Any]:
+    return sqlite_insert(table).on_conflict_do_nothing().returning(*(table.c[n] for n in returning))
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Any], ...]:
+    return tuple(list(column) for column in zip(*rows, strict=True))
 
 
 def intern(connection: Connection, table: Table, key: str, row: Mapping[str, Any]) -> int:
@@ -83,18 +129,17 @@ def insert_rows(
         names: columns, in the table's own order.
         rows: their values, in the order of `names`.
     """
-    text, processors = _plan(table, names, connection.dialect)
-    busy = [(place, work) for place, work in enumerate(processors) if work is not None]
-    values = [_processed(row, busy) for row in rows] if busy else list(rows)
+    values = _for_driver(connection, table, names, rows)
     if not values:
         return
     if connection.dialect.name == "sqlite":
+        text, _ = _plan(table, names, connection.dialect)
         connection.exec_driver_sql(text, values)
     elif len(values) >= _COPY_FROM:
         _copy(connection, table, names, values)
     else:
-        arrays = tuple(list(column) for column in zip(*values, strict=True))
-        connection.exec_driver_sql(_arrays_plan(table, names, connection.dialect), arrays)
+        plan = _arrays_plan(table, names, connection.dialect)
+        connection.exec_driver_sql(plan, _columns(values))
 
 
 @lru_cache(maxsize=64)
@@ -105,6 +150,15 @@ def _arrays_plan(table: Table, names: tuple[str, ...], dialect: Dialect) -> str:
     places = ", ".join(f"CAST(%s AS {kind}[])" for kind in kinds)
     columns = ", ".join(quote(name) for name in names)
     return f"INSERT INTO {quote(table.name)} ({columns}) SELECT * FROM unnest({places})"  # noqa: S608
+
+
+def _for_driver(
+    connection: Connection, table: Table, names: tuple[str, ...], rows: Iterable[tuple[Any, ...]]
+) -> list[tuple[Any, ...]]:
+    """Rows with the values that the driver takes."""
+    _, processors = _plan(table, names, connection.dialect)
+    busy = [(place, work) for place, work in enumerate(processors) if work is not None]
+    return [_processed(row, busy) for row in rows] if busy else list(rows)
 
 
 def _processed(row: tuple[Any, ...], busy: Sequence[tuple[int, Any]]) -> tuple[Any, ...]:

@@ -201,7 +201,11 @@ def compact(store: Store) -> None:
 
 
 def analyze(store: Store) -> None:
-    """Write SQLite's log into its file and refresh the planner's statistics of a database."""
+    """Write SQLite's log into its file, and refresh what a planner knows of a database.
+
+    On PostgreSQL the leaderboard's table is vacuumed too: only then do indexes answer alone, which
+    positions of a whole study need.
+    """
     raw = store.database.engine.raw_connection()
     try:
         driver = raw.driver_connection
@@ -214,6 +218,7 @@ def analyze(store: Store) -> None:
             cursor.execute("PRAGMA analysis_limit=1000")
         else:
             driver.autocommit = True
+            cursor.execute(f"VACUUM {study_configs.name}")
         cursor.execute("ANALYZE")
         cursor.close()
     finally:

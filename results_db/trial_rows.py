@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, select, update
 
 from results_db import knobs, known_ids, leases, study_rows
-from results_db.bulk import INSERTS
+from results_db.bulk import insert_new
 from results_db.errors import AlreadyExists, IllegalTransition, InvalidRecord, LeaseLost, NotFound
 from results_db.records import (
     Lease,
@@ -41,8 +41,8 @@ def config_ids(connection: Connection, points: Mapping[str, Mapping[str, Any]]) 
     found |= _stored_configs(connection, [key for key in rows if key not in found])
     new = [row for key, row in rows.items() if key not in found]
     if new:
-        for made in connection.execute(_NEW_CONFIGS[connection.dialect.name], new):
-            found[made.config_key] = (made.id, _contents(rows[made.config_key]))
+        for config_id, key in insert_new(connection, parallel_configs, new, ("id", "config_key")):
+            found[key] = (config_id, _contents(rows[key]))
         # those that another writer made in between
         found |= _stored_configs(connection, [key for key in rows if key not in found])
     for key, row in rows.items():
@@ -82,16 +82,6 @@ _TAKE_NUMBERS = (
 _CONFIGS_BY_KEY = select(parallel_configs).where(
     parallel_configs.c.config_key.in_(bindparam("keys", expanding=True))
 )
-_NEW_CONFIGS = {
-    dialect: maker(parallel_configs)
-    .on_conflict_do_nothing()
-    .returning(parallel_configs.c.id, parallel_configs.c.config_key)
-    for dialect, maker in INSERTS.items()
-}
-_NEW_TRIALS = {
-    dialect: maker(trials).on_conflict_do_nothing().returning(trials.c.id, trials.c.number)
-    for dialect, maker in INSERTS.items()
-}
 
 
 def next_numbers(connection: Connection, study_id: int, count: int) -> int:
@@ -123,7 +113,7 @@ def add(connection: Connection, records: Sequence[TrialRecord]) -> list[TrialRec
     for number, trial in enumerate(records, first):
         row = {"study_id": study_id, "config_id": configs[trial.config_key]}
         rows.append(row | trial_columns(trial, number, trial.queued_at or now))
-    made = connection.execute(_NEW_TRIALS[connection.dialect.name], rows).all()
+    made = insert_new(connection, trials, rows, ("id", "number"))
     ids = {number: int(trial_id) for trial_id, number in made}
     if len(ids) < len(rows):
         refused_row = next(row for row in rows if row["number"] not in ids)
