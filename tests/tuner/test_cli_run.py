@@ -107,7 +107,7 @@ def test_the_leaderboard_compares_with_median_and_baseline(cli: Run, answer: Any
     assert code == 0
     assert {"vs", "median", "baseline", "configuration"} <= set(out.splitlines()[0].split())
     assert "1.00x" in out
-    assert "your baseline" in err
+    assert "x over your current configuration" in err
     assert "cannot tell it from" in err
 
 

@@ -133,6 +133,18 @@ def footnotes(board: Leaderboard, top: int | None = None) -> list[str]:
     return notes
 
 
+def against_baseline(board: Leaderboard) -> str:
+    """A clause on the best configuration and the one in use; empty where the study has none."""
+    if not board.rows or not (ours := [r for r in board.trials if r.trial.purpose == "baseline"]):
+        return ""
+    speedup = board.records(1)[0]["speedup_vs_baseline"]
+    if speedup is not None:
+        return f"{formats.ratio(speedup)} over your current configuration"
+    failure = ours[-1].failure
+    why = f" ({failure.kind}: {' '.join(failure.message.split())})" if failure else ""
+    return f"your current configuration gave no number{why}"
+
+
 def _over(value: float, reference: float | None) -> float | None:
     return value / reference if reference else None
 

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli import formats
-from tuner.cli.leaderboard import Leaderboard, footnotes, print_leaderboard, read_leaderboard
+from tuner.cli.leaderboard import (
+    Leaderboard,
+    against_baseline,
+    footnotes,
+    print_leaderboard,
+    read_leaderboard,
+)
 from tuner.cli.options import csv_option, json_option, store_option, verbosity_options
 from tuner.cli.output import print_csv, print_json, print_table, say
 from tuner.cli.stores import open_for_reading
@@ -91,6 +97,8 @@ def _print_for_people(board: Leaderboard, top: int | None, show_all: bool) -> No
     say(f"study {board.study.name} ({board.study.status}), {board.study.model.get('name')}")
     if board.rows:
         print_leaderboard(board, top)
+        if baseline := against_baseline(board):
+            say(f"best: {board.rows[0].label}, {baseline}")
     else:
         say("no trial has given a number yet")
     for note in footnotes(board, top):

@@ -8,7 +8,13 @@ import click
 from tuner.cli import EXIT_INTERRUPTED, formats
 from tuner.cli.inputs import launcher_option, searcher_option, space_options, study_config
 from tuner.cli.interrupts import StopOnSignal
-from tuner.cli.leaderboard import Leaderboard, footnotes, print_leaderboard, read_leaderboard
+from tuner.cli.leaderboard import (
+    Leaderboard,
+    against_baseline,
+    footnotes,
+    print_leaderboard,
+    read_leaderboard,
+)
 from tuner.cli.options import json_option, store_option, verbosity_options
 from tuner.cli.output import print_json, say
 from tuner.cli.progress import make_display
@@ -185,8 +191,8 @@ def _print_for_people(study: "Study", outcome: "StudyOutcome", board: Leaderboar
 def _print_verdict(board: Leaderboard) -> None:
     best = board.records(1)[0]
     against = f"{formats.ratio(best['speedup_vs_median'])} the median configuration"
-    if best["speedup_vs_baseline"] is not None:
-        against += f", {formats.ratio(best['speedup_vs_baseline'])} your baseline"
+    if baseline := against_baseline(board):
+        against += f", {baseline}"
     say(f"\nbest: {best['label']}, {formats.throughput(best['tokens_per_s'])} tokens/s, {against}")
     if board.num_leaders > 1:
         rivals = formats.plural(board.num_leaders - 1, "other")
@@ -205,6 +211,7 @@ def _next_steps(study: "Study", board: Leaderboard, *, is_finished: bool) -> lis
         steps += [
             (f"tuner rank {study.name} --all{where}", "everything that was tried"),
             (f"tuner show {number} --study {study.name}{where}", "the fastest trial in detail"),
+            (f"tuner export {number} --study {study.name} --to NAME{where}", "for your trainer"),
             (f"tuner sql '{_QUERY}'{where}", "ask the database in SQL"),
         ]
     return steps
