@@ -9,16 +9,18 @@ from typing import Any
 from search_spaces.cluster_detect import detect_local_cluster
 from search_spaces.cluster_io import load_cluster_spec, parse_cluster_spec
 from search_spaces.cluster_spec import ClusterSpec
+from search_spaces.constraints.base import Setting
 from search_spaces.errors import SpaceError
 from search_spaces.model_io import load_model_spec
 from search_spaces.model_spec import ModelSpec
 from search_spaces.parallel_config import ParallelConfig
 from search_spaces.space import SearchSpace
 from search_spaces.training_spec import TrainingSpec
-from tuner import provenance
+from tuner import provenance, registry
 from tuner.config import StudyConfig
 from tuner.custom import UserConstraint, constraint_of
 from tuner.errors import ConfigError, NothingFeasibleError
+from tuner.ports import Exporter, ExportRequest
 
 log = logging.getLogger(__name__)
 LOCAL_CLUSTER = "local"
@@ -74,20 +76,42 @@ def build_space(
     Raises:
         NothingFeasibleError: no point is legal; the message names the rule that ended the last.
     """
-    constraint = constraint or constraint_of(config)
+    constraints = [constraint or constraint_of(config), _expressible(config)]
     space = SearchSpace(
         model,
         training,
         cluster,
         config.space.domains(),
         use_all_devices=config.space.use_all_devices,
-        rules=() if constraint is None else (constraint.rule(),),
+        rules=tuple(item.rule() for item in constraints if item is not None),
     )
     try:
         points = space.enumerate()
     except SpaceError as error:
         raise NothingFeasibleError(error.message, error.hint) from error
     return space, points
+
+
+def _expressible(config: StudyConfig) -> UserConstraint | None:
+    """The rule that the user's trainer has words for a configuration, where it is told by export.
+
+    Raises:
+        ConfigError: the exporter is unknown.
+    """
+    trainer = config.trainer
+    if trainer is None or not trainer.needs_export:
+        return None
+    name = trainer.exporter or trainer.adapter
+    exporter: Exporter = registry.load("exporters", name)()
+
+    def why_not(point: ParallelConfig, setting: Setting) -> str | None:
+        request = ExportRequest(
+            model=setting.model, training=setting.training, cluster=setting.cluster, config=point
+        )
+        reasons = "; ".join(refusal.reason for refusal in exporter.refusals(request))
+        return f"{exporter.trainer} cannot express {reasons}" if reasons else None
+
+    return UserConstraint(why_not, f"exporter:{name}")
 
 
 def measured_peaks(cluster: ClusterSpec, dtypes: set[str]) -> dict[str, float]:

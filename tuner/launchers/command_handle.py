@@ -120,9 +120,9 @@ class AdapterHandle(LocalHandle):
         self._read(is_final=True)
         output = self._seen
         if output.result is not None and not output.result.peak_memory_bytes:
-            known = self._peak_rss_bytes if self.job.device_kind == "cpu" else 0
-            peak = max([known, *result.peak_rss_bytes.values()]) if known else known
-            report = output.result.model_copy(update={"peak_memory_bytes": peak})
+            is_cpu = self.job.device_kind == "cpu"
+            peaks = [self._peak_rss_bytes, *result.peak_rss_bytes.values()] if is_cpu else [0]
+            report = output.result.model_copy(update={"peak_memory_bytes": max(peaks)})
             output = output.model_copy(update={"result": report})
         if output.result is None and result.cause in _ENDED_BY_US:
             kept = [item for item in output.failures if item.failure is not FailureKind.CRASH]

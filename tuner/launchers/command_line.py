@@ -16,12 +16,15 @@ from tuner.ports import Export, Exporter, ExportRequest
 
 EXPORT_FOLDER = "export"
 # Exporters put a trainer's arguments, if it takes any, into a file of such a name.
-_ARGUMENT_FILE = "arguments.txt"
+_ARGUMENT_FILES = ("arguments.txt", "overrides.txt")
 _PLACEHOLDER = re.compile(r"\{([a-z_0-9]*)\}")
 # Placeholders that stand for any number of arguments, so that each must be one by itself.
 ARGUMENTS, TORCHRUN = "args", "torchrun"
 _LISTS = (ARGUMENTS, TORCHRUN)
 _HOST = "127.0.0.1"
+# The last lines of a log may come all at once, so that their times are not known. A trial ends as
+# soon as it has what it needs, so spare steps cost next to nothing.
+_SPARE_STEPS = 2
 
 
 def placeholders(job: TrialJob, folder: Path) -> dict[str, str]:
@@ -34,7 +37,7 @@ def placeholders(job: TrialJob, folder: Path) -> dict[str, str]:
         "job": str((folder / JOB_FILE).resolve()),
         "num_devices": str(job.config.world_size),
         "num_microbatches": str(job.num_microbatches),
-        "num_steps": str(num_steps(job)),
+        "num_steps": str(num_steps(job) + _SPARE_STEPS),
         "seed": str(job.seed),
         "sequence_length": str(job.training.sequence_length),
         "global_batch_size": str(job.training.global_batch_size),
@@ -45,7 +48,7 @@ def placeholders(job: TrialJob, folder: Path) -> dict[str, str]:
 
 
 def num_steps(job: TrialJob) -> int:
-    """Optimizer steps that a trial takes, warm-up included."""
+    """Optimizer steps that a trial needs, warm-up included."""
     return job.measure.warmup_steps + job.measure.measured_steps
 
 
@@ -163,7 +166,7 @@ def arguments_of(export: Export) -> list[str]:
     Raises:
         LauncherError: It has none.
     """
-    files = [text for name, text in export.files.items() if name.endswith(_ARGUMENT_FILE)]
+    files = [text for name, text in export.files.items() if name.endswith(_ARGUMENT_FILES)]
     if not files:
         raise LauncherError(
             f"the exporter gives no arguments for {{args}}, but {', '.join(export.files)}",

@@ -60,8 +60,18 @@ def test_a_bar_is_read_before_the_next_one_ends_it(tmp_path: Path) -> None:
 def test_only_the_last_of_lines_that_came_together_has_a_time(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("one\ntwo\nthree\n")
-    arrivals = [line.arrival_s for line in LogTail(path).read()]
-    assert arrivals == [None, None, path.stat().st_mtime_ns / 1e9]
+    tail = LogTail(path)
+    changed_s = path.stat().st_mtime_ns / 1e9
+    assert [line.arrival_s for line in tail.read()] == [None, None, changed_s]
+
+
+def test_lines_that_came_since_a_moment_ago_have_its_time(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    tail = LogTail(path)
+    list(tail.read())
+    path.write_text("one\ntwo\n")
+    changed_s = path.stat().st_mtime_ns / 1e9
+    assert [line.arrival_s for line in tail.read()] == [changed_s, changed_s]
 
 
 def test_carriage_returns_end_lines() -> None:

@@ -45,6 +45,14 @@ def test_unknown_moments_are_bridged(known: list[bool]) -> None:
     assert sum(step.count for step in steps) == (numbers[-1] - numbers[0] if numbers else 0)
 
 
+def test_of_steps_seen_together_the_last_one_counts() -> None:
+    table = StepTable()
+    for number, moment_s in ((1, 1.0), (2, 4.0), (3, 4.0), (4, 5.0)):
+        table.add(number, moment_s=moment_s)
+    found = [(step.number, step.count, step.time_s.value) for step in table.timed() if step.time_s]
+    assert found == [(3, 2, 1.5), (4, 1, 1.0)]
+
+
 def test_a_skipped_step_spoils_the_interval_that_holds_it() -> None:
     table = StepTable()
     table.add(1, moment_s=1.0)
