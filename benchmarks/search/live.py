@@ -155,11 +155,14 @@ def _sweep(
 
 
 def _lines(path: Path | None) -> list[dict[str, Any]]:
-    """Measurements of an earlier sweep; a last line that was cut off is left out."""
+    """Measurements of an earlier sweep; a last line that was cut off is left out, and ended."""
     if path is None or not path.exists():
         return []
     found = []
-    for text in path.read_text().splitlines():
+    whole = path.read_text()
+    if whole and not whole.endswith("\n"):
+        path.write_text(whole + "\n")
+    for text in whole.splitlines():
         try:
             found.append(json.loads(text))
         except json.JSONDecodeError:

@@ -30,7 +30,6 @@ from tuner.ports import Candidate
 
 MIN_ROWS = 30
 MEMORY_SPREAD = 0.15
-_CLUSTERS = {"h100-80": "dgx-h100", "a100-80": "dgx-a100-80", "a100-40": "dgx-a100-40"}
 _RECOMPUTE: Mapping[str, Recompute] = {
     "none": "none",
     "full": "full",
@@ -170,7 +169,12 @@ def _model(row: Mapping[str, str]) -> ModelSpec:
 
 
 def _cluster(device: str, num_devices: int) -> ClusterSpec:
-    cluster = load_cluster_spec(_CLUSTERS.get(device, "dgx-h100"))
+    name = device.lower()
+    if "a100" in name:
+        preset = "dgx-a100-40" if "40" in name.partition("a100")[2] else "dgx-a100-80"
+    else:
+        preset = "frontier" if "mi250" in name else "dgx-h100"
+    cluster = load_cluster_spec(preset)
     per_node = min(cluster.devices_per_node, num_devices)
     return cluster.model_copy(
         update={"num_nodes": max(1, num_devices // per_node), "devices_per_node": per_node}
