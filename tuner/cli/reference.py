@@ -1,7 +1,7 @@
 """Writes the reference pages from the commands and the study file's models.
 
-`python -m tuner.cli.reference` rewrites docs/cli.md and docs/config.md; `--check` says whether they
-are in step and changes nothing.
+`python -m tuner.cli.reference` rewrites docs/cli.md, docs/config.md and the tables of
+docs/export.md; `--check` says whether they are in step and changes nothing.
 """
 
 import sys
@@ -12,6 +12,7 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
+from tuner.cli.export_page import export_page
 from tuner.cli.group import tuner
 from tuner.config import StudyConfig, toml_value
 from tuner.config.problems import sections_of
@@ -157,7 +158,7 @@ def _number_or_text(facts: Mapping[str, Any]) -> str:
     return f"{kind} {' and '.join(limits)}".strip()
 
 
-PAGES = {"cli.md": cli_page, "config.md": config_page}
+PAGES = {"cli.md": cli_page, "config.md": config_page, "export.md": export_page}
 
 
 def main(arguments: list[str] | None = None) -> int:

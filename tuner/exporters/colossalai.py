@@ -45,7 +45,7 @@ class ColossalAiExporter(BaseExporter):
     name = "colossalai"
     trainer = "Colossal-AI"
     versions = "0.4 and 0.5"
-    round_trip = "the signatures of the plugins of colossalai 0.5.0"
+    round_trip = "the plugins of colossalai 0.5.0, made on a fake process group"
     knobs: ClassVar[Mapping[str, Knob]] = {
         "dp": goes("implied: world size over the other sizes; extra_dp_size beside zero_stage 3"),
         "tp": goes("tp_size"),
