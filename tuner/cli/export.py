@@ -80,7 +80,8 @@ def export(
     request, number, study_name = _request(trial, study, store)
     changes: tuple[str, ...] = ()
     if nearest:
-        request, changes = _nearest(exporter, request)
+        near = exporter.nearest(request)
+        request, changes = near.request, near.changes
     made = exporter.export(request)
     if changes:
         say(f"changed for {exporter.trainer}, so that this was not measured: {'; '.join(changes)}")
@@ -131,18 +132,6 @@ def _trial(store: "Store", study: "StudyRecord", trial: str | None) -> "TrialSum
     if trial is None or not trial.isdecimal():
         raise UsageError(f"{trial!r} is no trial", 'give a number, or "best"')
     return trial_of(store, study, int(trial))
-
-
-def _nearest(exporter: Exporter, request: ExportRequest) -> tuple[ExportRequest, tuple[str, ...]]:
-    """The nearest that the trainer can do; said in the head of the files as well."""
-    from dataclasses import replace
-
-    changed = exporter.nearest(request)
-    if changed.changes:
-        note = f"Changed from what was measured: {'; '.join(changed.changes)}."
-        origin = f"{request.origin} {note}"
-        return replace(changed.request, origin=origin), changed.changes
-    return request, ()
 
 
 def _write(made: Export, output: str | None, *, force: bool) -> None:

@@ -120,6 +120,15 @@ def whole_rounds(*looped: str) -> Check:
     )
 
 
+def _told(request: ExportRequest, changes: tuple[str, ...]) -> Nearest:
+    """What was changed, said in the request itself as well."""
+    if not changes:
+        return Nearest(request=request)
+    note = f"Changed from what was measured: {'; '.join(changes)}."
+    origin = f"{request.origin} {note}".strip()
+    return Nearest(request=replace(request, origin=origin), changes=changes)
+
+
 def _said(knob: str, value: Any) -> str:
     return f"{knob} {value_text(value, knob)}"
 
@@ -159,6 +168,8 @@ class BaseExporter:
     def nearest(self, request: ExportRequest) -> Nearest:
         """The request with the refused knobs replaced by the nearest that the trainer can do.
 
+        Its origin, which goes into the head of the files, says what was changed.
+
         Raises:
             NotExpressible: nothing near exists.
         """
@@ -166,7 +177,7 @@ class BaseExporter:
         for _ in range(_MAX_CHANGES):
             refused = self.refusals(request)
             if not refused:
-                return Nearest(request=request, changes=tuple(changes))
+                return _told(request, tuple(changes))
             near = refused[0].nearest
             if not near:
                 break
