@@ -18,13 +18,13 @@ from tuner.errors import EnvironmentProblem
     "  tuner doctor --address 10.0.0.1:6379 --nodes 4 --device-kind cuda\n"
     "  tuner doctor --devices 2"
 )
-@click.option("--address", metavar="HOST:PORT", help="look at the Ray cluster there, too")
+@click.option("--address", metavar="HOST:PORT", help="Look at the Ray cluster there, too.")
 @click.option("--devices", type=click.IntRange(min=1), metavar="N",
-              help="look at a local Ray cluster of so many devices, too")  # fmt: skip
+              help="Look at a local Ray cluster of so many devices, too.")  # fmt: skip
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N",
-              help="nodes that must join the cluster within two minutes")  # fmt: skip
+              help="Nodes that must join the cluster within two minutes.")  # fmt: skip
 @click.option("--device-kind", type=click.Choice(["cpu", "cuda", "rocm"]), default="cpu",
-              show_default=True, help="devices of the cluster")  # fmt: skip
+              show_default=True, help="Devices of the cluster.")  # fmt: skip
 @json_option
 @verbosity_options
 @click.pass_context
