@@ -67,13 +67,13 @@ def _cluster_cells(row: dict[str, Any]) -> tuple[str, ...]:
 @json_option
 @verbosity_options
 def spaces(as_json: bool) -> None:
-    """List the knobs, rules, searchers and launchers."""
+    """List the knobs, rules, searchers, launchers and adapters."""
     from search_spaces.constraints import CONSTRAINTS
     from tuner import registry
 
     knobs = _knobs()
     rules = [{"name": rule.name, "knobs": list(rule.knobs)} for rule in CONSTRAINTS]
-    parts = {group: registry.names(group) for group in ("searchers", "launchers")}
+    parts = {group: registry.names(group) for group in ("searchers", "launchers", "adapters")}
     if as_json:
         print_json({"knobs": knobs, "rules": rules} | parts)
         return
