@@ -33,7 +33,7 @@ def _reduces_in_own_precision(request: ExportRequest) -> bool:
     return config.dp * config.cp > 1 and config.zero_stage in (0, 3) and config.dtype != "fp32"
 
 
-_SHARDS_WHERE_POSSIBLE = {
+_SHARDS_WHERE_POSSIBLE: Mapping[str, Any] = {
     "zero_stage": lambda r: 1 if r.config.dp * r.config.cp > 1 else 0,
     "zero_shard_degree": 0,
 }

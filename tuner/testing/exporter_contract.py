@@ -17,7 +17,8 @@ from tuner.errors import NotExpressible
 from tuner.ports import Exporter, ExportRequest
 
 MODELS = ("gpt2-tiny", "llama-tiny", "mixtral-tiny")
-_NUM_POINTS = 1500
+NUM_POINTS = 700
+_NUM_TO_COVER = 6000
 # Every value of every knob occurs among the legal points of these domains on 8 devices.
 _DOMAINS: Mapping[str, tuple[Any, ...]] = {
     "dtype": ("fp32", "bf16", "fp16"),
@@ -40,7 +41,7 @@ def require(condition: bool, message: str) -> None:
 
 
 @cache
-def requests_of(model: str, seed: int = 0, num_points: int = _NUM_POINTS) -> list[ExportRequest]:
+def requests_of(model: str, seed: int = 0, num_points: int = NUM_POINTS) -> list[ExportRequest]:
     """Legal points of a preset on a node of 8 devices, with knobs of all kinds."""
     spec = load_model_spec(model)
     training = TrainingSpec(sequence_length=64, global_batch_size=16)
@@ -57,7 +58,7 @@ def covering(exporter: Exporter, limit: int, seed: int = 0) -> list[ExportReques
     able = [
         request
         for model in MODELS
-        for request in requests_of(model, seed, 6 * _NUM_POINTS)
+        for request in requests_of(model, seed, _NUM_TO_COVER)
         if not exporter.refusals(request)
     ]
     chosen: list[ExportRequest] = []

@@ -10,6 +10,7 @@ from tuner.exporters.base import REFUSED, BaseExporter, goes
 from tuner.ports import ExportRequest
 from tuner.testing.exporter_contract import (
     MODELS,
+    NUM_POINTS,
     ExporterContract,
     requests_of,
     without_comments,
@@ -60,7 +61,7 @@ def test_the_law_knows_every_knob() -> None:
 @given(
     name=st.sampled_from(NAMES),
     model=st.sampled_from(MODELS),
-    number=st.integers(0, 1499),
+    number=st.integers(0, NUM_POINTS - 1),
     knob=st.sampled_from(KNOBS),
     data=st.data(),
 )
