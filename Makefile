@@ -9,7 +9,7 @@ TORCH_FALLBACK ?= torch>=2.13
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test oracle slow-tests smoke lint format types boundaries wheel check clean two-node round-trip
+.PHONY: help demo test oracle slow-tests smoke lint format types boundaries wheel check clean two-node round-trip docs
 
 help:  ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -70,6 +70,10 @@ round-trip: $(VENV)/.dev  ## feed the exports to the parsers of the trainers, wh
 	$(FETCH) --target $(ROUND_TRIP)/torchtitan torchtitan==0.3.0 $(TYRO)
 	ROUND_TRIP=$(ROUND_TRIP) $(BIN)/python -m pytest tests/tuner/exporters/test_round_trip.py --timeout 600
 
+docs: $(VENV)/.docs  ## build the documentation site into site/
+	$(BIN)/python docs/pictures.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
 two-node: $(VENV)/.installed  ## a study over two network namespaces joined by a slow link (root)
 	$(BIN)/python -m benchmarks.two_node
 
@@ -95,3 +99,8 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.torch
 	@echo "installing tuner with its development tools ..."
 	@$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.installed
+	@echo "installing what the documentation needs ..."
+	@$(PIP) -e '.[docs]'
+	@touch $@

@@ -1,6 +1,7 @@
 """Create a study, or open one to go on with: its inputs, legal points and place in the store."""
 
 import datetime
+import difflib
 import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -249,8 +250,10 @@ def find_study(store: Store, name: str | None) -> StudyRecord:
     for record in records:
         if name in (record.name, str(record.id)):
             return record
-    known = ", ".join(record.name for record in records[-10:])
-    raise ConfigError(f"no study is called {name!r}", hint=f"known: {known}")
+    names = [record.name for record in records]
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ConfigError(f"no study is called {name!r}", hint=f"{hint}known: {', '.join(names[-10:])}")
 
 
 def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -72,28 +72,33 @@ def test_the_workflow_uses_inputs_that_the_action_has() -> None:
     assert set(ours["with"]) <= set(load("action.yml")["inputs"])
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(SCRIPT.read_text(), id="regression.sh"),
-        *(
-            pytest.param(step["run"], id=step["name"])
-            for step in load("action.yml")["runs"]["steps"]
-            if "run" in step
-        ),
-        pytest.param("\n".join(load("examples/ci/gitlab-ci.yml")[".tuner-regression"]["script"]), id="gitlab"),
-    ],
-)  # fmt: skip
-def test_shell_steps_parse(script: str) -> None:
-    checked = subprocess.run(
-        ["bash", "-n", "-c", script], capture_output=True, text=True, check=False
-    )
+def scripts() -> dict[str, str]:
+    """Every piece of shell by its place."""
+    job = load("examples/ci/gitlab-ci.yml")[".tuner-regression"]
+    found = {"regression.sh": SCRIPT.read_text()}
+    for step in load("action.yml")["runs"]["steps"]:
+        if "run" in step:
+            found[f"action: {step['name']}"] = step["run"]
+    found["gitlab"] = "\n".join([*job["before_script"], *job["script"]])
+    return found
+
+
+@pytest.mark.parametrize("place", scripts())
+def test_shell_steps_parse(place: str) -> None:
+    command = ["bash", "-n", "-c", scripts()[place]]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
-    if shutil.which("shellcheck"):
-        linted = subprocess.run(
-            ["shellcheck", "-s", "bash", "-"], input=script, text=True, check=False
-        )
-        assert linted.returncode == 0
+
+
+def test_the_gitlab_job_and_the_script_measure_the_same() -> None:
+    for option in (
+        "--searcher prior --repeats 2",
+        "--threshold",
+        "--markdown",
+        "tuner.cli compare",
+    ):
+        assert option in scripts()["gitlab"]
+        assert option in scripts()["regression.sh"]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from tuner import registry
 from tuner.cli import formats
-from tuner.cli.options import json_option, store_option, verbosity_options
+from tuner.cli.options import json_option, store_option, study_option, verbosity_options
 from tuner.cli.output import print_json, print_table, say
 from tuner.errors import NothingFeasibleError, UsageError
 from tuner.ports import Export, Exporter, ExportRequest
@@ -42,7 +42,7 @@ def _complete_exporter(
 @click.option(
     "--to", "name", metavar="NAME", shell_complete=_complete_exporter, help="The trainer."
 )
-@click.option("--study", metavar="NAME", help="The study; left out: the newest one.")
+@study_option
 @store_option
 @click.option(
     "-o",

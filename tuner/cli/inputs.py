@@ -22,6 +22,15 @@ def _complete_model(ctx: click.Context, parameter: click.Parameter, incomplete: 
     return [name for name in preset_names() if name.startswith(incomplete)]
 
 
+def _complete_cluster(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from search_spaces.cluster_io import cluster_preset_names
+
+    names = [name for name in cluster_preset_names() if name.startswith(incomplete)]
+    return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
+
+
 def _complete_part(
     ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
@@ -31,7 +40,15 @@ def _complete_part(
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-study_argument = click.argument("study", required=False, metavar="[STUDY.toml]")
+def _complete_file(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="file")]
+
+
+study_argument = click.argument(
+    "study", required=False, metavar="[STUDY.toml]", shell_complete=_complete_file
+)
 model_option = click.option(
     "--model",
     metavar="NAME",
@@ -46,6 +63,12 @@ set_option = click.option(
     help="Change one key of the study, e.g. space.tp=[1,2]; may be repeated.",
 )
 devices_option = click.option("--devices", type=int, metavar="N", help="Devices to use in all.")
+cluster_option = click.option(
+    "--cluster",
+    metavar="NAME|FILE",
+    shell_complete=_complete_cluster,
+    help="A preset (`tuner presets`) or TOML.",
+)
 searcher_option = click.option(
     "--searcher", metavar="NAME", shell_complete=_complete_part, help="What proposes trials."
 )
@@ -62,14 +85,14 @@ def space_options(command: Command) -> Command:
 def study_config(study: str | None, overrides: tuple[str, ...], **options: Any) -> StudyConfig:
     """The config of a study file and options over it.
 
-    Without a file and without `--model`, the study file of the current folder is used.
+    Without a file and without `--model`, the study file of this folder or one above is used.
     """
     path = Path(study) if study is not None else None
     if path is None and options.get("model") is None:
         path = find_study_file(Path())
         if path is not None:
             say(f"using {path}")
-    return load_study_config(path, overrides, **options)
+    return load_study_config(path, overrides, is_found=study is None, **options)
 
 
 def search_space(config: StudyConfig) -> tuple["SearchSpace", StudyConfig]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from tuner.log import configure_logging
 
@@ -47,6 +48,27 @@ def verbosity_options(command: Command) -> Command:
     return verbose(quiet(command))
 
 
+def complete_study(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Names of stored studies, newest first, and study files."""
+    from tuner.cli.stores import study_names
+
+    try:
+        names = study_names(ctx.params.get("store"))
+    except Exception:  # a shell that completes shows no errors
+        names = []
+    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return [*found, CompletionItem(incomplete, type="file")]
+
+
+stored_study_argument = click.argument("study", required=False, shell_complete=complete_study)
+study_option = click.option(
+    "--study",
+    metavar="NAME",
+    shell_complete=complete_study,
+    help="The study; left out: the newest one.",
+)
 store_option = click.option(
     "--store",
     metavar="URL",

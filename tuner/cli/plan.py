@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tuner.cli import formats
-from tuner.cli.inputs import search_space, space_options, study_config
+from tuner.cli.inputs import cluster_option, search_space, space_options, study_config
 from tuner.cli.knobs import parse_config
 from tuner.cli.options import json_option, verbosity_options
 from tuner.cli.output import print_json, print_table, say
@@ -27,7 +27,7 @@ _PARTS_SHOWN = 0.002
 
 def _plan_options(command: Command) -> Command:
     for option in (
-        click.option("--cluster", metavar="NAME|FILE", help="A preset (`tuner presets`) or TOML."),
+        cluster_option,
         click.option("--sequence-length", type=int, metavar="N", help="Tokens per sequence."),
         click.option("--global-batch", type=int, metavar="N", help="Sequences per step."),
         click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="Precision."),

@@ -12,7 +12,13 @@ from tuner.cli.leaderboard import (
     print_leaderboard,
     read_leaderboard,
 )
-from tuner.cli.options import csv_option, json_option, store_option, verbosity_options
+from tuner.cli.options import (
+    csv_option,
+    json_option,
+    store_option,
+    stored_study_argument,
+    verbosity_options,
+)
 from tuner.cli.output import print_csv, print_json, print_table, say
 from tuner.cli.stores import open_for_reading
 from tuner.errors import UsageError
@@ -32,7 +38,7 @@ _CSV_COLUMNS = (
     "  tuner rank my-study --all   every configuration, and why the others gave no number\n"
     "  tuner rank --csv > best.csv"
 )
-@click.argument("study", required=False)
+@stored_study_argument
 @store_option
 @click.option(
     "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Rows to show."

@@ -41,9 +41,11 @@ something helps, one line `hint: ...`. On a terminal a running study redraws a f
 elsewhere, with `--plain` or with `NO_COLOR` set, it prints a line for every trial that ends.
 
 `tuner run`, `tuner plan` and `tuner why` take a study file ([its keys](config.md)). Where neither a
-file nor `--model` is given, `study.toml` or `tuner.toml` of the current folder is used. The results
-database is the one of `--store`, else that of the study file, else that of the environment variable
-`TUNER_STORE`, else `tuner_runs/results.db`.
+file nor `--model` is given, `study.toml` or `tuner.toml` of the current folder is used, or of the
+nearest folder above it, up to the root of a repository or the home folder. The results database is
+the one of `--store`, else that of the study file, else that of the environment variable
+`TUNER_STORE`, else `tuner_runs/results.db` of this folder, or beside a study file found above. See
+also the [habits](habits.md) of the command line.
 
 Shell completion: `tuner completion bash >> ~/.bashrc` (also `zsh`, `fish`).
 """

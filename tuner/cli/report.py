@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 
-from tuner.cli.options import store_option, verbosity_options
+from tuner.cli.options import store_option, stored_study_argument, verbosity_options
 from tuner.cli.output import plain, say
 from tuner.cli.stores import open_for_reading
 from tuner.errors import EnvironmentProblem, UsageError
@@ -29,7 +29,7 @@ _STANDARD_OUTPUT = "-"
     "  tuner report my-study -o report.pdf  needs Chromium or Chrome, as figures do\n"
     "  tuner report my-study --format md --figures figures/ > report.md"
 )
-@click.argument("study", required=False)
+@stored_study_argument
 @click.option(
     "-o", "--output", metavar="FILE",
     help="File to write; - is standard output. Left out: STUDY with the format's suffix, in this "

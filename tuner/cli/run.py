@@ -15,7 +15,7 @@ from tuner.cli.leaderboard import (
     print_leaderboard,
     read_leaderboard,
 )
-from tuner.cli.options import json_option, store_option, verbosity_options
+from tuner.cli.options import json_option, store_option, stored_study_argument, verbosity_options
 from tuner.cli.output import print_json, say
 from tuner.cli.progress import make_display
 from tuner.cli.stores import store_and_name
@@ -45,7 +45,8 @@ max_trials_option = click.option(
     epilog="\b\nExamples:\n  tuner run --model gpt2-124m --max-trials 12\n  tuner run study.toml\n"
     "  tuner run study.toml --set space.tp=[1,2] --set training.dtype=bf16\n"
     "  tuner run study.toml --dry-run   what would be tried\n\n"
-    "Without STUDY.toml and --model, study.toml or tuner.toml of this folder is used. Ctrl-C stops "
+    "Without STUDY.toml and --model, study.toml or tuner.toml of this folder or one above it is "
+    "used. Ctrl-C stops "
     "in good order (exit code 130), and `tuner resume` goes on."
 )
 @space_options
@@ -87,7 +88,7 @@ def run(
     "  tuner resume my-study\n  tuner resume my-study --max-trials 48   with a larger budget\n\n"
     "A trial that is finished is never run again."
 )
-@click.argument("study", required=False)
+@stored_study_argument
 @store_option
 @max_trials_option
 @plain_option

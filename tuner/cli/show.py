@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli import formats
-from tuner.cli.options import json_option, store_option, verbosity, verbosity_options
+from tuner.cli.options import json_option, store_option, study_option, verbosity, verbosity_options
 from tuner.cli.output import print_json, print_table
 from tuner.cli.stores import open_for_reading
 
@@ -40,7 +40,7 @@ class _Details:
     "  tuner show 7 --json"
 )
 @click.argument("trial", type=click.IntRange(min=1))
-@click.option("--study", metavar="NAME", help="The study; left out: the newest one.")
+@study_option
 @store_option
 @json_option
 @verbosity_options

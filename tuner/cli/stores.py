@@ -18,7 +18,8 @@ def store_and_name(study: str | None, store: str | None) -> tuple[str, str | Non
     """The database's URL and the study's name, if any was given.
 
     `study` is a name, a number or a study file. The database is the one given, else that of the
-    study file (where none is named: of the one in this folder), else `TUNER_STORE` or the default.
+    study file (where none is named: of the one in this folder or above), else `TUNER_STORE` or
+    the default.
     """
     config = _config_of(study)
     if study is not None and study.endswith(".toml"):
@@ -35,7 +36,7 @@ def _config_of(study: str | None) -> StudyConfig | None:
     if path is None:
         return None
     try:
-        return load_study_config(path)
+        return load_study_config(path, is_found=True)
     except ConfigError as error:
         log.warning("%s is not used to find the database: %s", path, error)
         return None
@@ -53,3 +54,12 @@ def open_for_reading(study: str | None, store: str | None) -> tuple["Store", "St
     url, name = store_and_name(study, store)
     opened = open_store(url, read_only=True)
     return opened, find_study(opened, name)
+
+
+def study_names(store: str | None) -> list[str]:
+    """Names of the stored studies, newest first."""
+    from tuner.study import open_store
+
+    url, _ = store_and_name(None, store)
+    with open_store(url, read_only=True) as opened:
+        return [record.name for record in reversed(opened.list_studies())]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.cli import formats, output, sparks
-from tuner.cli.options import json_option, store_option, verbosity_options
+from tuner.cli.options import json_option, store_option, stored_study_argument, verbosity_options
 from tuner.cli.output import print_json, say
 from tuner.cli.stores import open_for_reading
 
@@ -30,7 +30,7 @@ _LINE_WIDTH = 40
     "  tuner watch my-study --once how it stands now\n"
     "  tuner watch --once --json | jq .best_tokens_per_s"
 )
-@click.argument("study", required=False)
+@stored_study_argument
 @click.option("--once", is_flag=True, help="Show how it stands now and end.")
 @click.option(
     "--interval", "interval_s", type=click.FloatRange(min=0.1), default=1.0, show_default=True,

@@ -7,6 +7,7 @@ from tuner.cli.inputs import (
     model_option,
     search_space,
     set_option,
+    study_argument,
     study_config,
 )
 from tuner.cli.knobs import parse_config
@@ -23,7 +24,7 @@ _NUM_NEAREST = 3
     "Exits with 0 for a legal configuration and with 3 for an illegal one."
 )
 @click.argument("knobs")
-@click.argument("study", required=False, metavar="[STUDY.toml]")
+@study_argument
 @model_option
 @devices_option
 @set_option

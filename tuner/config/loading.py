@@ -1,6 +1,7 @@
 """Reading a study file: defaults, then the file, then what the command line says."""
 
 import logging
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from tuner.config.problems import Origins, dotted, first_problem
-from tuner.config.sections import StudyConfig
+from tuner.config.sections import STORE_VARIABLE, StudyConfig
 from tuner.config.trainer import anchored_command
 from tuner.errors import ConfigError
+from tuner.paths import DEFAULT_STORE
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +41,29 @@ _CLI_KEYS: Mapping[str, str] = {
 
 
 def find_study_file(folder: Path) -> Path | None:
-    """The study file that a command without one uses: `study.toml` or `tuner.toml` in `folder`."""
-    return next((folder / name for name in STUDY_FILES if (folder / name).is_file()), None)
+    """The study file that a command without one uses: `study.toml` or `tuner.toml`.
+
+    It is looked for in `folder`, then in those above it up to the root of a repository, the home
+    folder or the root. Above `folder` only files of the user's own count: anybody may put one into
+    a shared folder such as /tmp.
+    """
+    here = folder.resolve()
+    for place in (here, *here.parents):
+        for name in STUDY_FILES:
+            path = place / name
+            if path.is_file() and (place == here or _is_own(path)):
+                return folder / os.path.relpath(path, here)
+        if (place / ".git").exists() or place == Path.home():
+            return None
+    return None
+
+
+def _is_own(path: Path) -> bool:
+    return not hasattr(os, "getuid") or path.stat().st_uid == os.getuid()
 
 
 def load_study_config(
-    path: Path | None = None, overrides: Sequence[str] = (), **cli: Any
+    path: Path | None = None, overrides: Sequence[str] = (), *, is_found: bool = False, **cli: Any
 ) -> StudyConfig:
     """Read a study file and put `--set` overrides and command-line options over it.
 
@@ -52,6 +71,8 @@ def load_study_config(
         path: a TOML file; none for the defaults alone.
         overrides: `key=value` with dotted keys (`search.max_trials=8`); the value is TOML, and a
             bare word is a string.
+        is_found: the user did not name the file; a database that nothing names then lies beside it,
+            so that commands in any folder below mean the same one.
         **cli: command-line options by name (`model`, `devices`, `max_trials`, ...); none is unset.
 
     Raises:
@@ -59,6 +80,8 @@ def load_study_config(
     """
     document = {} if path is None else _read(path)
     if path is not None:
+        if is_found and path.parent != Path() and STORE_VARIABLE not in os.environ:
+            _default_store(document)
         _anchor(document, path.parent)
     origins = Origins("the command line" if path is None else str(path))
     for text in overrides:
@@ -153,6 +176,12 @@ def _parse(text: str, source: str) -> dict[str, Any]:
         raise ConfigError(
             f"{source} is not TOML: {error}", hint="`tuner init` writes a file to start from"
         ) from error
+
+
+def _default_store(document: dict[str, Any]) -> None:
+    store = document.setdefault("store", {})
+    if isinstance(store, dict):
+        store.setdefault("url", f"sqlite:///{DEFAULT_STORE.as_posix()}")
 
 
 def _anchor(document: dict[str, Any], folder: Path) -> None:
