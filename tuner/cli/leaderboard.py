@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from tuner.cli import formats
+from tuner.cli import formats, sparks
 from tuner.cli.output import print_table
 from tuner.errors import ConfigError
 
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from results_db.queries import LeaderboardRow
     from results_db.records import StudyRecord, TrialSummary
     from results_db.store import Store
+
+
+_BARS = "of the best"
+_WIDTH_WITH_BARS = 130
+"""Columns from which on a bar does not push configurations into a second line."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +114,15 @@ def print_leaderboard(board: Leaderboard, top: int | None = None) -> None:
         "configuration": [row.label for row in board.rows],
     }
     shown = {name: cells for name, cells in table.items() if set(cells) != {formats.UNKNOWN}}
+    if sparks.has_room(min_width=_WIDTH_WITH_BARS):
+        best = max(row.tokens_per_s for row in board.rows)
+        shown[_BARS] = [sparks.bar(row.tokens_per_s / best) for row in board.rows]
+        order = [name for name in shown if name != _BARS]
+        order.insert(order.index("±") + 1, _BARS)
+        shown = {name: shown[name] for name in order}
     rows = list(zip(*shown.values(), strict=True))[:top]
-    print_table(list(shown), rows, right=range(len(shown) - 1))
+    right = [place for place, name in enumerate(shown) if name not in (_BARS, "configuration")]
+    print_table(list(shown), rows, right=right)
 
 
 def footnotes(board: Leaderboard, top: int | None = None) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tuner.cli import formats
+from tuner.cli import formats, sparks
 from tuner.cli.inputs import cluster_option, search_space, space_options, study_config
 from tuner.cli.knobs import parse_config
 from tuner.cli.options import json_option, verbosity_options
@@ -246,8 +246,12 @@ def _why(space: "SearchSpace", costs: "AnalyticCostModel", knobs: str, as_json: 
     click.echo("\nWhere the time goes")
     total = point.estimate.step_time_s
     parts = [(n, s) for n, s in point.estimate.parts_s.items() if s / total >= _PARTS_SHOWN]
-    rows = [[name, formats.step_time(s), formats.percent(s / total)] for name, s in parts]
-    print_table(["part", "time", "share"], rows, right=(1, 2))
+    bars = sparks.has_room(min_width=60)
+    rows = [
+        [n, formats.step_time(s), formats.percent(s / total), *([sparks.bar(s / total, 30)] * bars)]
+        for n, s in parts
+    ]
+    print_table(["part", "time", "share", *([""] * bars)], rows, right=(1, 2))
     click.echo("\nMemory by pipeline rank")
     _print_memory(costs, point)
     if better:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli import formats
+from tuner.cli import formats, sparks
 from tuner.cli.options import json_option, store_option, study_option, verbosity, verbosity_options
 from tuner.cli.output import print_json, print_table
 from tuner.cli.stores import open_for_reading
@@ -182,7 +182,7 @@ def _print_failure(row: "FailureRow") -> None:
 def _print_steps(steps: Sequence["StepRow"]) -> None:
     if not steps:
         return
-    click.echo("\nsteps")
+    click.echo(f"\nsteps{_step_line(steps)}")
     cells = [
         (
             str(row.step + 1),
@@ -196,6 +196,15 @@ def _print_steps(steps: Sequence["StepRow"]) -> None:
     print_table(("step", "", "time", "loss", "tokens"), cells, right=(0, 2, 3, 4))
 
 
+def _step_line(steps: Sequence["StepRow"]) -> str:
+    """The steps' times as a sparkline with its ends, where a terminal has room for it."""
+    times = [row.step_time_s for row in steps]
+    if len(times) < 3 or not sparks.has_room(min_width=60):
+        return ""
+    low, high = formats.step_time(min(times)), formats.step_time(max(times))
+    return f"  {sparks.sparkline(times)}  {low} to {high}"
+
+
 def _print_ranks(ranks: Sequence["RankRow"]) -> None:
     if not ranks:
         return
@@ -205,11 +214,23 @@ def _print_ranks(ranks: Sequence["RankRow"]) -> None:
     parts = sorted({name for row in ranks for name in row.breakdown_s})
     if parts:
         click.echo("\ntime of a step by part")
+        has_bars = sparks.has_room()
+        longest = max(sum(row.breakdown_s.values()) for row in ranks) or 1.0
         cells = [
-            (str(row.rank), *(formats.step_time(row.breakdown_s.get(part)) for part in parts))
+            (
+                str(row.rank),
+                *(formats.step_time(row.breakdown_s.get(part)) for part in parts),
+                *([sparks.bar(_working_s(row) / longest)] if has_bars else []),
+            )
             for row in ranks
         ]
-        print_table(("rank", *parts), cells, right=range(len(parts) + 1))
+        head = ("rank", *parts, *(["not in the bubble"] if has_bars else []))
+        print_table(head, cells, right=range(len(parts) + 1))
+
+
+def _working_s(row: "RankRow") -> float:
+    """Seconds of a step that a rank does not wait for others."""
+    return sum(time for part, time in row.breakdown_s.items() if part != "bubble")
 
 
 def _rank_cells(row: "RankRow") -> tuple[str, ...]:

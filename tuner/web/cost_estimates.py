@@ -50,3 +50,15 @@ def predicted(data: StudyData, config_keys: Sequence[str]) -> list[tuple[str, "C
         return []
     configs = [config_of(data, key) for key in config_keys]
     return list(zip(config_keys, model.estimate_many(configs), strict=True))
+
+
+def predicted_memory(
+    data: StudyData, config_keys: Sequence[str]
+) -> list[tuple[str, list[dict[str, float]]]]:
+    """Bytes by part of every pipeline rank, by key; empty when the study's inputs are not known."""
+    from search_spaces.cost_models.planning import memory_by_rank
+
+    model = cost_model(data)
+    if model is None:
+        return []
+    return [(key, memory_by_rank(model, config_of(data, key))) for key in config_keys]

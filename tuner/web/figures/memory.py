@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tuner.web.cost_estimates import predicted
+from tuner.web.cost_estimates import predicted_memory
 from tuner.web.figures.picture import Missing, Picture
 from tuner.web.figures.style import (
     PALETTE,
@@ -12,9 +12,8 @@ from tuner.web.figures.style import (
     short_labels,
     text,
     unit_of,
-    wrapped,
 )
-from tuner.web.leader_details import LeaderDetails
+from tuner.web.leader_details import LeaderDetails, StageMemory
 from tuner.web.study_data import StudyData
 
 _SHOWN = 4
@@ -103,44 +102,26 @@ def _add_limit(
 
 
 def _estimated(data: StudyData) -> Picture | Missing:
-    """The cost model's parts of the fullest rank's memory."""
+    """The same from the cost model, for the ranks that reported nothing."""
     keys = [row.config_key for row in data.leaderboard[:_SHOWN]]
-    estimates = predicted(data, keys)
-    if not estimates:
+    tables = predicted_memory(data, keys)
+    if not tables:
         return Missing("No rank of a leader reported its memory.")
-    found = [estimate for _, estimate in estimates]
-    scale, unit = unit_of(estimate.peak_memory_bytes for estimate in found)
-    parts = [
-        name
-        for name in found[0].memory_parts_bytes
-        if any(e.memory_parts_bytes[name] > 0.004 * e.peak_memory_bytes for e in found)
-    ]
-    labels = short_labels(data, keys)
-    names = [wrapped(f"{i + 1}. {labels[key]}") for i, (key, _) in enumerate(estimates)]
-    made = figure(height=170 + 48 * len(found), barmode="stack")
-    for place, part in enumerate(parts):
-        made.add_bar(
-            x=[estimate.memory_parts_bytes[part] / scale for estimate in found], y=names,
-            orientation="h", name=text(part.replace("_", " ")),
-            marker={"color": PALETTE[place % len(PALETTE)]},
-            hovertemplate=f"{text(part)} %{{x:.3~g}} {unit}<extra></extra>",
-        )  # fmt: skip
-    limit = data.memory_limit_bytes
-    largest = max(estimate.peak_memory_bytes for estimate in found)
-    if limit is not None and limit <= 3 * largest:
-        made.add_scatter(
-            x=[limit / scale] * len(names), y=names, mode="lines", name="limit of a rank",
-            line={"color": VERMILLION, "dash": "dash"},
-        )  # fmt: skip
-    ends = [estimate.peak_memory_bytes for estimate in found]
-    if limit is not None and limit <= 3 * largest:
-        ends.append(limit)
-    made.update_xaxes(
-        axis(f"memory of the fullest rank ({unit})", range=[0, 1.05 * max(ends) / scale])
-    )
-    made.update_yaxes(autorange="reversed", tickfont={"size": 10}, automargin=True)
+    leaders = [
+        LeaderDetails(
+            config_key=key, trial_number=0, num_ranks=0, parts_s={}, collectives=(), timeline=(),
+            stages=[
+                StageMemory(
+                    place, 0, round(row["total"]),
+                    round(row["weights"] + row["gradients"] + row["optimizer"]),
+                )
+                for place, row in enumerate(table)
+            ],
+        )
+        for key, table in tables
+    ]  # fmt: skip
+    picture = _measured(data, leaders)
     return Picture(
-        made,
-        "Predicted by the cost model, as no rank reported its memory: parts of the peak of the "
-        "pipeline stage that is fullest.",
+        picture.figure,
+        f"Predicted by the cost model, as no rank reported its memory. {picture.caption}",
     )
