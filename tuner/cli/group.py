@@ -39,7 +39,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Measure this machine and write it down as a cluster file.",
     ),
     "why": ("tuner.cli.why:why", "Say whether a configuration is legal, and if not, why."),
-    "spaces": ("tuner.cli.spaces:spaces", "List the knobs, rules, searchers, launchers and adapters."),
+    "spaces": ("tuner.cli.spaces:spaces", "List knobs, rules, searchers, launchers and adapters."),
     "presets": ("tuner.cli.spaces:presets", "List the models and clusters that come along."),
     "smoke": ("tuner.cli.checks:smoke", "Run a tiny search end to end, in under a minute."),
     "doctor": ("tuner.cli.checks:doctor", "Check this machine before the first trial."),

@@ -67,7 +67,7 @@ def _cluster_cells(row: dict[str, Any]) -> tuple[str, ...]:
 @json_option
 @verbosity_options
 def spaces(as_json: bool) -> None:
-    """List the knobs, rules, searchers, launchers and adapters."""
+    """List knobs, rules, searchers, launchers and adapters."""
     from search_spaces.constraints import CONSTRAINTS
     from tuner import registry
 
