@@ -96,7 +96,7 @@ _NOTES = {
     "--from",
     "source",
     metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="A trainer's file with the configuration in use.",
 )
 @click.option(
