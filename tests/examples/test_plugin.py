@@ -8,7 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from tuner.testing.exporter_contract import ExporterContract
+from tuner.testing.searcher_contract import SearcherContract
+
 SOURCE = Path(__file__).parents[2] / "examples" / "python" / "plugin"
+sys.path.append(str(SOURCE))  # for the contracts alone; entry points need the installed one
+
+from tuner_plugin_example import FrugalSearcher, ShellExporter  # noqa: E402
+
+
+class TestFrugal(SearcherContract):
+    searcher_class = FrugalSearcher
+
+
+class TestShell(ExporterContract):
+    exporter_class = ShellExporter
 
 
 @pytest.fixture(scope="module")

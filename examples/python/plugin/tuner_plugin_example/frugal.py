@@ -1,26 +1,21 @@
-"""A searcher: it needs a name, `tell` and `ask`, and keeps no state that it is not told."""
+"""A searcher: `CandidateSearcher` keeps the books, we only choose among what is untried."""
 
 from collections.abc import Sequence
 
-import tuner
+from tuner.searchers.base import CandidateSearcher
 
 
-class FrugalSearcher:
-    """Proposes what needs the least memory first, and nothing twice."""
+class FrugalSearcher(CandidateSearcher):
+    """Proposes what needs the least memory first.
+
+    A class of its own with `name`, `lookahead`, `tell` and `ask` would do as well
+    (`tuner.Searcher`).
+    """
 
     name = "frugal"
-    lookahead = 1
 
-    def __init__(self, candidates: Sequence[tuner.Candidate], *, seed: int) -> None:
-        del seed  # nothing is random
-        self._order = sorted(candidates, key=lambda point: point.peak_memory_bytes or 0.0)
-        self._known: set[tuner.ParallelConfig] = set()
+    def _choose(self, untried: list[int], count: int) -> Sequence[int]:
+        return sorted(untried, key=self._memory_bytes)[:count]
 
-    def tell(self, observations: Sequence[tuner.Observation]) -> None:
-        """All that is known of the study, every time."""
-        self._known = {observation.config for observation in observations}
-
-    def ask(self, count: int) -> list[tuner.ParallelConfig]:
-        """Up to `count` new points; fewer, down to none, when they are used up."""
-        free = [point.config for point in self._order if point.config not in self._known]
-        return free[:count]
+    def _memory_bytes(self, row: int) -> float:
+        return self._candidates[row].peak_memory_bytes or 0.0
