@@ -10,6 +10,7 @@ keeps the lines for good. Where the script runs in an environment without this p
 of Megatron, say), this one file can be copied and imported under any name.
 """
 
+import importlib
 import json
 import os
 import socket
@@ -95,9 +96,9 @@ def transformers_callback() -> Any:
     It counts the micro-batches that were really accumulated, and ends training once the tuner has
     seen enough.
     """
-    from transformers import TrainerCallback
+    base: Any = importlib.import_module("transformers").TrainerCallback
 
-    class Callback(TrainerCallback):
+    class Callback(base):
         """Reports every optimizer step."""
 
         def __init__(self) -> None:

@@ -137,26 +137,22 @@ class AdapterHandle(LocalHandle):
         return with_failures(output, [result], self.job)
 
 
-class RefusedHandle:
-    """A trial whose configuration the trainer cannot run; nothing is started."""
+class RefusedHandle(LocalHandle):
+    """A trial whose configuration the trainer has no words for; nothing is started.
 
-    is_done = True
-    devices: tuple[int, ...] = ()
+    Args:
+        job: The trial.
+        folder: Where it would have run.
+        failure: The reason.
+    """
 
     def __init__(self, job: TrialJob, folder: Path, failure: FailureReport) -> None:
-        self.job, self.folder = job, folder
+        super().__init__(job, folder, NodeResult(cause=Cause.START_FAILED), ())
         self._output = TrialOutput(failures=[failure])
-
-    def poll(self) -> TrialOutput:
-        """The reason."""
-        return self._output
 
     def progress(self) -> TrialOutput:
         """The reason."""
-        return self._output
-
-    def cancel(self) -> None:
-        """Nothing runs."""
+        return self._output or TrialOutput()
 
 
 def _family(pids: Iterable[int]) -> list[int]:
