@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 
-from results_db import trial_rows
+from results_db import trial_summaries
 from results_db.records import TrialSummary
 from results_db.schema import failure_reports, measurements, parallel_configs, trials
 from results_db.store import Store
@@ -185,9 +185,9 @@ def count_trials(store: Store, wanted: TrialFilter) -> int:
 
 def trials_by_id(store: Store, ids: Sequence[int]) -> list[TrialSummary]:
     """Trials of any studies in the order of `ids`; unknown ones are left out."""
-    query = trial_rows.summary_query().where(trials.c.id.in_(ids))
+    query = trial_summaries.summary_query().where(trials.c.id.in_(ids))
     with store.database.read() as connection:
-        found = {row.trial.id: row for row in trial_rows.summaries(connection, query)}
+        found = {row.trial.id: row for row in trial_summaries.summaries(connection, query)}
     return [found[key] for key in ids if key in found]
 
 

@@ -1,6 +1,7 @@
 """What all pages share: the open database, templates, and what is worth keeping in memory."""
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from results_db.study_facts import Pulse
 from tuner.web.study_data import StudyData, load_study_data
 
 _T = TypeVar("_T")
+
+PULSE_S = 1.0
+"""How old the state of a study may be."""
 
 
 class PageProblem(Exception):
@@ -68,7 +72,8 @@ class Dashboard:
         default_factory=lambda: threading.BoundedSemaphore(2)
     )
     """Queries of users that may run at once; the pages keep the rest of the machine."""
-    _kept: Kept = field(default_factory=lambda: Kept(16))
+    _pulses: dict[int, tuple[float, Pulse]] = field(default_factory=dict)
+    _kept: Kept = field(default_factory=lambda: Kept(64))
     _studies: Kept = field(default_factory=lambda: Kept(2))
 
     def study(self, study_id: int) -> StudyRecord:
@@ -83,8 +88,13 @@ class Dashboard:
             raise PageProblem(404, f"There is no study with the id {study_id}") from None
 
     def pulse(self, study_id: int) -> Pulse:
-        """How far a study is now."""
-        return study_facts.pulse(self.store, study_id)
+        """How far a study is, at most `PULSE_S` ago: a page and its figures ask many times."""
+        now = time.monotonic()
+        known = self._pulses.get(study_id)
+        if known is None or now - known[0] > PULSE_S:
+            known = (now, study_facts.pulse(self.store, study_id))
+            self._pulses[study_id] = known
+        return known[1]
 
     def knob_values(self, study_id: int, num_trials: int) -> dict[str, list[Any]]:
         """Values of the knobs that differ between a study's trials."""

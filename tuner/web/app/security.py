@@ -3,7 +3,7 @@
 Threats and what meets them:
 
 - another web page in the same browser asks for our pages: answers are unreadable to it (no CORS),
-  requests that browsers mark as coming from elsewhere get nothing, and nothing here can change data;
+  requests that browsers mark as coming from elsewhere get nothing, and nothing here writes;
 - DNS rebinding makes another page's name point here: its name is no host of ours;
 - another user or machine: the token, without which nothing but the sign-in page is shown;
 - text in the database that is HTML or script: templates escape, and no script runs that is not a
