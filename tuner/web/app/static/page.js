@@ -4,8 +4,10 @@
 (() => {
   const etags = new Map();
 
+  const within = (root, selector) => (root.matches(selector) ? root : root.querySelector(selector));
+
   const announce = (root) => {
-    const source = root.matches("[data-announce]") ? root : root.querySelector("[data-announce]");
+    const source = within(root, "[data-announce]");
     const target = document.getElementById("announcer");
     if (source && target && target.textContent !== source.dataset.announce) {
       target.textContent = source.dataset.announce;
@@ -38,12 +40,11 @@
   document.addEventListener("htmx:afterRequest", (event) => {
     const etag = event.detail.xhr?.getResponseHeader("ETag");
     if (etag && isPolling(event)) etags.set(event.detail.requestConfig.path, etag);
-    document.body.classList.toggle("is-offline", !event.detail.successful && event.detail.failed);
   });
 
   document.addEventListener("htmx:afterSwap", (event) => {
-    announce(event.detail.elt);
-    const state = event.detail.elt.querySelector("[data-change]");
+    announce(event.target);
+    const state = within(event.target, "[data-change]");
     if (state) {
       document.dispatchEvent(new CustomEvent("tuner:change", { detail: state.dataset.change }));
     }
