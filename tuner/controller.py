@@ -4,10 +4,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from results_db.errors import ResultsDbError
+from results_db.errors import IllegalTransition, ResultsDbError
 from results_db.records import (
     Purpose,
     StudyStatus,
@@ -20,7 +21,7 @@ from trainer.contract import StepRecord
 from tuner.clock import SystemClock
 from tuner.errors import LauncherError
 from tuner.leaders import drift, excludes, has_drifted
-from tuner.leases import StudyHold, own_lease, time_spent_s
+from tuner.leases import HEARTBEAT_S, StudyHold, abandoned, own_lease, time_spent_s
 from tuner.outcomes import (
     config_of,
     in_units_of,
@@ -37,7 +38,7 @@ from tuner.ports import (
     StudyObserver,
     TrialEvent,
 )
-from tuner.predictor import CALIBRATED, Predictor, median_error
+from tuner.predictor import Predictor, error_sentence
 from tuner.state_machine import Action, ActionKind, StudyView, limits_of, next_actions
 from tuner.study import Study, make_launcher, make_searcher, untried_rows
 from tuner.trial import trial_of
@@ -45,7 +46,8 @@ from tuner.trial_book import TrialBook
 from tuner.trial_runner import POLL_S, TrialRunner
 
 log = logging.getLogger(__name__)
-HEARTBEAT_S = 5.0
+LOOK_S = 1.0
+"""How often trials are looked at that helpers run."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,10 @@ class Controller:
         self._stop = stop
         self._clock = clock or SystemClock()
         self._limits = limits_of(study.config.search)
-        lease = own_lease()
-        self._hold = StudyHold(study.store, study.id, study.name, lease)
+        self._lease = own_lease()
+        self._hold = StudyHold(study.store, study.id, study.name, self._lease)
         self._runner = TrialRunner(
-            study, launcher, lease, self._clock, self._is_excluded, self._show
+            study, launcher, self._lease, self._clock, self._is_excluded, self._show
         )
         self._predictor = Predictor(study.model, study.training, study.cluster)
         self._book = TrialBook()
@@ -98,7 +100,7 @@ class Controller:
         self._proposed: deque[ParallelConfig] = deque()
         self._is_exhausted = False
         self._started_s = self._clock.monotonic_s()
-        self._heartbeat_s = self._started_s
+        self._heartbeat_s = self._looked_s = self._started_s
         self._spent_before_s = 0.0
         """By controllers before this one."""
         self._num_earlier_checks = 0
@@ -142,21 +144,35 @@ class Controller:
             )
 
     def _recover(self) -> None:
-        """Read what is stored; trials that still run are orphans, since the study is ours now."""
+        """Read what is stored; running trials of dead processes are queued again."""
         rows = self._store.trials(self._study.id)
         self._spent_before_s = time_spent_s(row.trial for row in rows)
         self._num_earlier_checks = sum(
             row.trial.purpose is Purpose.DRIFT and row.trial.status.is_terminal for row in rows
         )
+        self._take_over(rows)
+
+    def _take_over(self, rows: Sequence[TrialSummary]) -> None:
+        """Note rows that this process does not run, and queue those again that nobody runs."""
         for row in rows:
             self._note(row)
-            trial = row.trial
-            if trial.status is TrialStatus.RUNNING:
-                self._store.requeue_trial(_id(trial))
-                self._refresh([_id(trial)])
-                self._observer.on_message(
-                    f"trial {trial.number}: its controller had died; it runs again"
-                )
+        for trial in abandoned(rows, self._lease):
+            with suppress(IllegalTransition):  # its helper came back to life and ended it
+                self._store.requeue_trial(_id(trial), trial.lease)
+            self._refresh([_id(trial)])
+            self._observer.on_message(f"trial {trial.number}: its process had died; it runs again")
+
+    def _watch_helpers(self) -> None:
+        """What became of trials that processes which joined the study run."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        running = self._book.first(TrialStatus.RUNNING, len(self._book))
+        mine = set(self._runner.ids)
+        others = [trial.trial_id for trial in running if trial.trial_id not in mine]
+        if others:
+            self._take_over(self._store.trials_by_id(others))
 
     def _add_baseline(self) -> None:
         config = self._study.config.search.baseline
@@ -167,6 +183,7 @@ class Controller:
     def _loop(self) -> StudyOutcome:
         while True:
             self._refresh(self._runner.poll())
+            self._watch_helpers()
             actions = next_actions(self._view())
             if not actions:
                 self._clock.sleep_s(POLL_S)
@@ -212,7 +229,11 @@ class Controller:
 
     def _start(self, trial_ids: Sequence[int]) -> None:
         """Start queued trials as far as there is room."""
-        started = self._runner.start([self._queued[trial_id] for trial_id in trial_ids])
+        try:
+            started = self._runner.start([self._queued[trial_id] for trial_id in trial_ids])
+        except IllegalTransition:  # a helper was faster
+            self._refresh(trial_ids)
+            return
         for record in started:
             self._note(TrialSummary(trial=record))
         if not started:
@@ -227,22 +248,11 @@ class Controller:
                 "the machine changed speed during the study: its first configuration now runs at"
                 f" {drift(self._book) or 0:.2f} of its first speed; compare with care"
             )
-        self._tell_model_error()
+        predictions = self._store.predictions(self._study.id)
+        if (sentence := error_sentence(predictions, self._observations.values())) is not None:
+            self._observer.on_message(sentence)
         self._store.set_study_status(self._study.id, StudyStatus.COMPLETED)
         return self._outcome(StudyStatus.COMPLETED, reason)
-
-    def _tell_model_error(self) -> None:
-        measured = {
-            item.config.config_key: item.step_time_s
-            for item in self._observations.values()
-            if item.step_time_s is not None
-        }
-        error = median_error(self._store.predictions(self._study.id), measured, CALIBRATED)
-        if error is not None:
-            self._observer.on_message(
-                f"step times were predicted with a median error of {error[0]:.0%}"
-                f" ({error[1]} points, each predicted before it ran)"
-            )
 
     def _interrupt(self, reason: str) -> StudyOutcome:
         ids = self._runner.ids

@@ -9,11 +9,13 @@ from typing import ClassVar
 import psutil
 
 from results_db.leases import same_owner
-from results_db.records import Lease, TrialRecord
+from results_db.records import Lease, TrialRecord, TrialStatus, TrialSummary
 from results_db.store import Store
 from tuner.errors import StorageProblem
 
 LEASE_TIMEOUT_S = 60.0
+HEARTBEAT_S = 5.0
+"""How often a controller says that it lives."""
 
 
 def own_lease() -> Lease:
@@ -37,6 +39,21 @@ def lease_is_dead(lease: Lease | None, now: datetime) -> bool:
         return True
     # A reused pid belongs to a process that started at another time.
     return abs((created - lease.process_started_at).total_seconds()) > 2.0
+
+
+def abandoned(rows: Iterable[TrialSummary], own: Lease) -> list[TrialRecord]:
+    """Of rows that this process does not run: running trials whose owner is dead or is itself."""
+    now = datetime.now(UTC)
+    return [
+        row.trial
+        for row in rows
+        if row.trial.status is TrialStatus.RUNNING
+        and (
+            row.trial.lease is None
+            or same_owner(row.trial.lease, own)
+            or lease_is_dead(row.trial.lease, now)
+        )
+    ]
 
 
 class StudyHold:

@@ -77,3 +77,21 @@ def median_error(
         if row.model_name == model_name and row.step_time_s and row.config_key in measured_s
     ]
     return (statistics.median(errors), len(errors)) if errors else None
+
+
+def error_sentence(
+    predictions: Sequence[PredictionRow], observations: Collection[Observation]
+) -> str | None:
+    """How far off the predictions were that were made before each point ran; none without any."""
+    measured = {
+        item.config.config_key: item.step_time_s
+        for item in observations
+        if item.step_time_s is not None
+    }
+    error = median_error(predictions, measured, CALIBRATED)
+    if error is None:
+        return None
+    return (
+        f"step times were predicted with a median error of {error[0]:.0%}"
+        f" ({error[1]} points, each predicted before it ran)"
+    )

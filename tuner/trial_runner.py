@@ -1,12 +1,14 @@
 """Carries single trials through the launcher: starts, watches, ends and stores them."""
 
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from results_db.records import Lease, Purpose, TrialRecord, TrialStatus
+from results_db.errors import IllegalTransition
+from results_db.records import Lease, Purpose, TrialOutcome, TrialRecord, TrialStatus
 from search_spaces.parallel_config import ParallelConfig
 from trainer.contract import (
     FailureKind,
@@ -208,19 +210,19 @@ class TrialRunner:
     def _end(self, ended: Sequence[_Ended]) -> None:
         """Store what trials left, in one transaction, and show it."""
         verdicts = [judge(item.output) for item in ended]
-        self._store.finish_trials(
-            [
-                (
-                    _id(item.record),
-                    pruned_outcome(item.output)
-                    if item.is_pruned
-                    else outcome_of(item.output, verdict, item.elapsed_s),
-                    None,
-                )
-                for item, verdict in zip(ended, verdicts, strict=True)
-            ]
+        stored = [
+            pruned_outcome(item.output)
+            if item.is_pruned
+            else outcome_of(item.output, verdict, item.elapsed_s)
+            for item, verdict in zip(ended, verdicts, strict=True)
+        ]
+        lost = self._store_ends(
+            {_id(item.record): end for item, end in zip(ended, stored, strict=True)}
         )
         for item, verdict in zip(ended, verdicts, strict=True):
+            if _id(item.record) in lost:
+                self._tell(item.record, item.config, "requeued", "another process runs it now")
+                continue
             if item.is_pruned:
                 self._tell(item.record, item.config, "pruned", "its first steps exclude it")
                 continue
@@ -235,6 +237,18 @@ class TrialRunner:
                 step_time_s=result.step_time_s if result else None,
             )
 
+    def _store_ends(self, ends: Mapping[int, TrialOutcome]) -> set[int]:
+        """Store outcomes by trial; the ids of those that another process was given meanwhile."""
+        rows = [(trial_id, outcome, None) for trial_id, outcome in ends.items()]
+        try:
+            self._store.finish_trials(rows, self._lease)
+        except IllegalTransition:
+            if len(ends) > 1:
+                return set().union(*(self._store_ends({key: end}) for key, end in ends.items()))
+            log.warning("a trial's result is not stored: another process runs it now")
+            return set(ends)
+        return set()
+
     def stop(self, reason: str) -> None:
         """Cancel what runs and put it back in the queue, so that a resumed study runs it again."""
         for running in self._running.values():
@@ -245,7 +259,8 @@ class TrialRunner:
             for trial_id, running in list(self._running.items()):
                 if is_late or running.handle.poll() is not None:
                     del self._running[trial_id]
-                    self._store.requeue_trial(trial_id)
+                    with contextlib.suppress(IllegalTransition):  # another process has it
+                        self._store.requeue_trial(trial_id, self._lease)
                     self._tell(running.record, running.config, "requeued", reason)
             if self._running:
                 self._clock.sleep_s(POLL_S)

@@ -85,12 +85,14 @@ def run(
 
 @click.command(
     epilog="\b\nExamples:\n  tuner resume                   the newest study\n"
-    "  tuner resume my-study\n  tuner resume my-study --max-trials 48   with a larger budget\n\n"
+    "  tuner resume my-study\n  tuner resume my-study --max-trials 48   with a larger budget\n"
+    "  tuner resume my-study --join           help the process that runs it\n\n"
     "A trial that is finished is never run again."
 )
 @stored_study_argument
 @store_option
 @max_trials_option
+@click.option("--join", is_flag=True, help="Run trials of a study that another process leads.")
 @plain_option
 @json_option
 @verbosity_options
@@ -100,6 +102,7 @@ def resume(
     study: str | None,
     store: str | None,
     max_trials: int | None,
+    join: bool,
     plain: bool,
     as_json: bool,
 ) -> None:
@@ -111,8 +114,28 @@ def resume(
     if max_trials is not None:
         search = opened.config.search.model_copy(update={"max_trials": max_trials})
         opened.config = opened.config.model_copy(update={"search": search})
+    if join:
+        ctx.exit(_join(opened, plain=plain, as_json=as_json))
     say(f"resuming {opened.name}")
     ctx.exit(carry_out(opened, plain=plain, as_json=as_json))
+
+
+def _join(study: "Study", *, plain: bool, as_json: bool) -> int:
+    """Help a study that another process leads; the exit code."""
+    from tuner.trial_joiner import join_study
+
+    say(f"helping {study.name}")
+    display = make_display(_title(study), plain=plain)
+    with StopOnSignal(display.on_stop) as signals, display:
+        outcome = join_study(study, display, signals.stop)
+    study.store.close()
+    if as_json:
+        print_json(
+            {"study": study.name, "num_trials": outcome.num_trials, "reason": outcome.reason}
+        )
+    else:
+        say(f"ran {outcome.num_trials} trials of {study.name}; left because {outcome.reason}")
+    return EXIT_INTERRUPTED if signals.stop.is_set() else 0
 
 
 def carry_out(study: "Study", *, plain: bool = False, as_json: bool = False) -> int:
