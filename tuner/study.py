@@ -27,6 +27,7 @@ from tuner.config import StudyConfig, parse_study_text
 from tuner.custom import Objective, UserConstraint, UserFunctions, constraint_of, objective_of
 from tuner.errors import ConfigError, StorageProblem
 from tuner.inputs import build_space, measured_peaks, resolve_cluster, resolve_model
+from tuner.outcomes import observation_of
 from tuner.paths import RUNS_FOLDER, StudyPaths, safe_name
 from tuner.ports import Candidate, Launcher, Searcher
 
@@ -186,6 +187,8 @@ def create_study(config: StudyConfig, functions: UserFunctions | None = None) ->
     inputs = resolve(config, functions)
     _check_baseline(inputs.config, inputs.space)
     store = open_store(config.store.url, create=True)
+    for name in config.search.warm_start:
+        find_study(store, name)
     peaks = measured_peaks(inputs.cluster, {point.dtype for point in inputs.points})
     cluster = inputs.cluster.model_copy(update={"peak_flops_per_s": peaks})
     inputs = replace(inputs, cluster=cluster)
@@ -321,9 +324,29 @@ def make_searcher(study: Study) -> Searcher:
     """The searcher that the study names, over its candidates."""
     search = study.config.search
     searcher: Searcher = registry.load("searchers", search.searcher)(
-        study.candidates, seed=search.seed, **dict(search.options)
+        warmed_candidates(study), seed=search.seed, **dict(search.options)
     )
     return searcher
+
+
+def warmed_candidates(study: Study) -> list[Candidate]:
+    """The study's candidates, their predictions corrected by the studies that it names for that.
+
+    Raises:
+        ConfigError: there is no study of that name in the database.
+    """
+    names = study.config.search.warm_start
+    if not names:
+        return study.candidates
+    from tuner.searchers.warm_start import EarlierStudy, warm_start
+
+    earlier = []
+    for name in names:
+        old = open_study(study.config.store.url, name)
+        told = [observation_of(row) for row in old.store.trials(old.id)]
+        old.store.close()
+        earlier.append(EarlierStudy(old.candidates, told))
+    return warm_start(study.candidates, earlier)
 
 
 def make_launcher(study: Study) -> Launcher:

@@ -216,6 +216,11 @@ def _tuples(knobs: Any) -> Any:
     return {name: tuple(v) if isinstance(v, list) else v for name, v in knobs.items()}
 
 
+def _as_names(value: Any) -> Any:
+    """One name, or a list of names, which may be empty."""
+    return () if value == [] else _as_domain(value)
+
+
 class SearchSection(_Section):
     """How the space is searched and when to stop."""
 
@@ -243,6 +248,8 @@ class SearchSection(_Section):
     """measure the first configuration again at the end, to see whether the machine changed speed"""
     baseline: Annotated[ParallelConfig, BeforeValidator(_tuples)] | None = None
     """knobs of the configuration in use today; it is run first and compared with"""
+    warm_start: Annotated[tuple[str, ...], BeforeValidator(_as_names)] = ()
+    """earlier studies of this database that correct the predictions, the most relevant last"""
     objective: str | None = None
     """what ranks trials, `file.py:function` or `module:function`; left out: tokens a second"""
     objective_direction: Direction = "maximize"
