@@ -101,8 +101,9 @@ def _flat(words: list[str]) -> list[str]:
 def _filled(text: str, variables: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[3]
-        found = variables.get(name, match[2])
-        return match[0] if found is None else found
+        default: str | None = match[2]
+        found = variables.get(name, default)
+        return str(match[0]) if found is None else found
 
     for _ in range(_ROUNDS):
         filled = _VARIABLE.sub(value, text)

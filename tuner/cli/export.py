@@ -121,7 +121,7 @@ def _trial(store: "Store", study: "StudyRecord", trial: str | None) -> "TrialSum
     from results_db.queries import best
     from tuner.cli.show import trial_of
 
-    if trial in (None, _BEST):
+    if trial is None or trial == _BEST:
         fastest = best(store, study.name)
         if fastest is None:
             raise NothingFeasibleError(
@@ -129,7 +129,7 @@ def _trial(store: "Store", study: "StudyRecord", trial: str | None) -> "TrialSum
                 "name a trial by its number",
             )
         return trial_of(store, study, fastest.trial_number)
-    if trial is None or not trial.isdecimal():
+    if not trial.isdecimal():
         raise UsageError(f"{trial!r} is no trial", 'give a number, or "best"')
     return trial_of(store, study, int(trial))
 

@@ -192,7 +192,9 @@ def _values(found: "Baseline") -> dict[tuple[str, str], Any]:
         "learning_rate": found.learning_rate,
         "dtype": found.config.dtype,
     }
-    values = {("training", key): value for key, value in training.items() if value is not None}
+    values: dict[tuple[str, str], Any] = {
+        ("training", key): value for key, value in training.items() if value is not None
+    }
     values["cluster", "devices"] = found.devices
     values["search", "baseline"] = found.config.canonical() | {"dtype": found.config.dtype}
     return values
