@@ -87,6 +87,9 @@ class Database:
         self.is_read_only = read_only
         if self.is_sqlite:
             _check_path(Path(str(url.database)), create=create and not read_only)
+            # a relative path must go on meaning the same file when the process changes its folder
+            url = url.set(database=str(Path(str(url.database)).absolute()))
+        self._path = Path(str(url.database))
         self.engine = _make_engine(url, read_only=read_only)
         self._file_identity: tuple[int, int] | None = None
 
@@ -166,7 +169,7 @@ class Database:
         if not self.is_sqlite:
             return
         try:
-            status = Path(str(self.url.database)).stat()
+            status = self._path.stat()
         except FileNotFoundError:
             if self._file_identity is None:
                 return  # it is made by the first write

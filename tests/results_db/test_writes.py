@@ -220,6 +220,18 @@ def test_a_file_that_was_moved_away_is_waited_for(tmp_path: Path, make_study, mo
         assert store.add_trial(record(study, 1)).number == 2
 
 
+def test_a_relative_path_is_that_of_the_start(tmp_path: Path, make_study, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with results_db.open("r.db") as store:
+        study = store.create_study(make_study())
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        store.database.engine.dispose()  # so that the next one is a new connection
+        assert store.add_trial(record(study)).number == 1
+        assert store.url == "r.db"
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 @pytest.mark.postgres
 def test_a_server_that_restarts_is_waited_for(
     postgres_server, make_study, make_outcome, lease, monkeypatch
