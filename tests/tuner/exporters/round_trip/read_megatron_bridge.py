@@ -24,13 +24,13 @@ stand_in_instead_of(
         )
     )
 )  # fmt: skip
+from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402, I001
 from megatron.bridge.training.config import (  # noqa: E402
     CheckpointConfig,
     DistributedDataParallelConfig,
     DistributedInitConfig,
     OptimizerConfig,
     TrainingConfig,
-    TransformerConfig,
 )
 from megatron.bridge.training.mixed_precision import get_mixed_precision_config  # noqa: E402
 from megatron.bridge.training.utils.omegaconf_utils import (  # noqa: E402
