@@ -39,6 +39,35 @@ def test_the_bar_gives_the_step_time(
     assert [step.is_warmup for step in output.steps] == [True, True] + [False] * 6
 
 
+@pytest.mark.parametrize("form", ["'{:.4g}'", "{:.4f}"], ids=["version 5", "version 4"])
+def test_the_time_of_the_logs_is_finer_than_the_bar(logs: Any, form: str) -> None:
+    lines, step = [], 0
+    for line in logs.lines_of("hf-trainer/transformers-5.log"):
+        text = line.text
+        if "'loss'" in text:
+            step += 1
+            text = f"{text[:-1]}, 'train_runtime': {form.format(0.5 + 0.123 * step)}}}"
+        lines.append(replace(line, text=text, arrival_s=10.0 * step))
+    output = logs.read("hf-trainer/transformers-5.log", lines).output()
+    assert output.result is not None, output.failures
+    assert output.result.step_time_s == pytest.approx(0.123, abs=0.001)
+    assert output.result.final_loss == 9.2
+
+
+def test_a_time_of_four_digits_is_too_coarse_in_the_end(logs: Any) -> None:
+    lines, step = [], 0
+    for line in logs.lines_of("hf-trainer/transformers-5.log"):
+        text = line.text
+        if "'loss'" in text:
+            step += 1
+            text = f"{text[:-1]}, 'train_runtime': '{99 + 0.3 * step:.4g}'}}"
+        lines.append(replace(line, text=text))
+    name = "hf-trainer/transformers-5.log"
+    output = logs.read(name, arriving(lines, 0.3)).output()
+    assert output.result is not None
+    assert output.result.step_time_s == pytest.approx(0.3, abs=1e-6)
+
+
 def test_a_script_s_own_lines_of_steps_will_do(logs: Any) -> None:
     lines = logs.lines_of("accelerate/step-lines.log")
     timed = [replace(line, arrival_s=100.0 + 3 * index) for index, line in enumerate(lines)]
