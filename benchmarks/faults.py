@@ -25,9 +25,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks.fault_line import Line, leftovers, shared_memory, write_table
@@ -170,23 +171,35 @@ def opened(launcher: Launcher) -> Iterator[Launcher]:
         raise SystemExit(f"closing the launcher {launcher.name} left behind: {', '.join(left)}")
 
 
+def attempt(name: str, launcher: str, work: Callable[[], Line]) -> Line:
+    """The line of a fault; an error on the way to it is a bad line, and the next fault follows."""
+    try:
+        return work()
+    except Exception as error:
+        return Line(name, launcher, "error", f"{type(error).__name__}: {error}", False, 0.0, [])
+
+
 def run_matrix(options: argparse.Namespace, root: Path) -> Iterator[Line]:
     """One line per fault."""
     yield from study_faults(root / "studies", is_quick=options.quick)
     local = LocalLauncher(num_devices=2, run_folder=root, entry=ENTRY)
     with opened(local) as launcher:
         for number, fault in enumerate(FAULTS):
-            yield strike(launcher, root / f"fault{number}", fault)
-        yield take_port(launcher, root / "port")
+            work = partial(strike, launcher, root / f"fault{number}", fault)
+            yield attempt(fault.name, launcher.name, work)
+        work = partial(take_port, launcher, root / "port")
+        yield attempt(PORT_TAKEN.name, launcher.name, work)
         for number, order in enumerate(KILLS):
             if "local" in order.launchers:
-                yield kill(launcher, root / f"kill{number}", order)
+                work = partial(kill, launcher, root / f"kill{number}", order)
+                yield attempt(order.name, launcher.name, work)
     if options.quick:
         return
     with opened(RayLauncher(num_devices=2, run_folder=root, entry=ENTRY)) as launcher:
         for number, order in enumerate(KILLS):
-            yield kill(launcher, root / f"raykill{number}", order)
-    yield lose_node(root / "node")
+            work = partial(kill, launcher, root / f"raykill{number}", order)
+            yield attempt(order.name, launcher.name, work)
+    yield attempt(NODE_LOST.name, "ray, 2 nodes", partial(lose_node, root / "node"))
 
 
 def main() -> None:
