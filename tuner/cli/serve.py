@@ -20,7 +20,8 @@ _STOP_S = 3.0
 
 
 @click.command(
-    epilog="\b\nExamples:\n  tuner serve                         the default database, on this machine only\n"
+    epilog="\b\nExamples:\n"
+    "  tuner serve                         the default database, for this machine\n"
     "  tuner serve --store runs/results.db --port 0 --open\n"
     "  tuner serve --host 0.0.0.0          for others, with a token that is printed once\n"
     "  ssh -L 8765:localhost:8765 cluster  from afar without opening it to others\n\n"
@@ -65,7 +66,7 @@ def serve(
     with_token: bool,
     hosts: tuple[str, ...],
 ) -> None:
-    """Show studies and trials in the browser, live while they run."""
+    """Show studies and trials in the browser, read-only."""
     try:
         from tuner.web.app.application import build
         from tuner.web.app.security import access_for
