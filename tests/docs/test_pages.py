@@ -219,7 +219,7 @@ def study_files() -> Iterator[Block]:
             yield block
 
 
-@pytest.mark.parametrize("block", study_files(), ids=str)
+@pytest.mark.parametrize("block", list(study_files()), ids=str)
 def test_study_files_are_legal(block: Block) -> None:
     text = block.text
     if "[model]" not in text:
@@ -227,7 +227,7 @@ def test_study_files_are_legal(block: Block) -> None:
     parse_study_text(text)
 
 
-@pytest.mark.parametrize("block", blocks("python"), ids=str)
+@pytest.mark.parametrize("block", list(blocks("python")), ids=str)
 def test_python_is_python_and_names_exist(block: Block) -> None:
     compile(block.text.replace("...)", ")"), str(block), "exec")
     for found in re.findall(r"\btuner\.([A-Za-z_]+)", block.text):
