@@ -140,9 +140,9 @@ def test_the_spread_between_several_studies_is_noise(
     path = tmp_path / "r.db"
     # the machine is now fast, now slow; each single study is sure of itself
     for number, slowness in enumerate((1.0, 1.3, 1.02), 1):
-        run(path, f"base-{number}", slowness=slowness)
-        run(path, f"head-{number}", slowness=1.28 / slowness)
-        run(path, f"bad-{number}", slowness=1.8 * slowness)
+        run(path, f"base-{number}", slowness=slowness, max_trials=2)
+        run(path, f"head-{number}", slowness=1.28 / slowness, max_trials=2)
+        run(path, f"bad-{number}", slowness=1.8 * slowness, max_trials=2)
     assert compare(path, "base-1", "head-1") == REGRESSION
     assert "with one study a side" in capsys.readouterr().err
     assert compare(path, "base-*", "head-*") == 0
