@@ -234,31 +234,22 @@ def frontier_figures(
 
 def _summary(name: str, runs: Sequence[_Run], num_trials: int) -> dict[str, Any]:
     marks = [mark for mark in MARKS if mark <= num_trials] or [num_trials]
-    found = {
-        "best_share": {
-            str(mark): round(statistics.median(run.best[mark - 1] for run in runs), 4)
-            for mark in marks
-        },
-        "failed": {
-            str(mark): statistics.median(sum(run.failed[:mark]) for run in runs) for mark in marks
-        },
-        "trials_to_3_percent": _trials_to(runs, 1 / 1.03),
-        "trials_to_1_percent": _trials_to(runs, 1 / 1.01),
-        "knobs": _mean_shares(runs),
-    }
+    shares = {m: round(statistics.median(run.best[m - 1] for run in runs), 4) for m in marks}
+    failed = {m: statistics.median(sum(run.failed[:m]) for run in runs) for m in marks}
+    knobs = _mean_shares(runs)
+    three, one = _trials_to(runs, 1 / 1.03), _trials_to(runs, 1 / 1.01)
+    progress = ", ".join(f"{m}: {shares[m]:.1%} ({failed[m]:g} failed)" for m in marks)
+    ranking = ", ".join(f"{knob} {share:.0%}" for knob, share in knobs.items())
     print(
-        f"  {name:22s} "
-        + "  ".join(
-            f"{mark}: {found['best_share'][str(mark)]:.1%} of the best,"
-            f" {found['failed'][str(mark)]:g} failed"
-            for mark in marks
-        )
-        + f"  3 % in {found['trials_to_3_percent']}, 1 % in {found['trials_to_1_percent']}"
-        + "  knobs: "
-        + ", ".join(f"{knob} {share:.0%}" for knob, share in found["knobs"].items()),
-        flush=True,
+        f"  {name:21s} best after {progress}; 3 % in {three}, 1 % in {one}; {ranking}", flush=True
     )
-    return found
+    return {
+        "best_share": {str(mark): share for mark, share in shares.items()},
+        "failed": {str(mark): count for mark, count in failed.items()},
+        "trials_to_3_percent": three,
+        "trials_to_1_percent": one,
+        "knobs": knobs,
+    }
 
 
 def _trials_to(runs: Sequence[_Run], share: float) -> float | None:

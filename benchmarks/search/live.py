@@ -196,7 +196,10 @@ def _search(
     truth: Mapping[str, float],
 ) -> dict[str, Any]:
     """One live search: the sweep's regret of the best configuration as measured, trial by trial."""
-    searcher, told, regret, seconds = make(candidates, seed), [], [], []
+    searcher = make(candidates, seed)
+    told: list[Observation] = []
+    regret: list[float] = []
+    seconds: list[float] = []
     start, best = time.monotonic(), min(truth.values())
     for _ in range(num_trials):
         searcher.tell(told)

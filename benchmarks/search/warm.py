@@ -7,6 +7,7 @@ machine with other constants and interactions under the same wrong prior.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +82,10 @@ def warm_start_figures(
     figures: dict[str, Any] = {}
     if table is not None:
         for name, pairs in table_pairs(read_groups(table)).items():
-            cases = [lambda pair=pair: _table_case(*pair, make) for pair in pairs]
+            cases = [partial(_table_case, new, old, make) for new, old in pairs]
             if cases:
                 figures[name] = _compare(f"{table.name}, {name}", cases, make, num_trials)
-    worlds = [lambda seed=seed: _emulated_case(seed, make) for seed in seeds]
+    worlds = [partial(_emulated_case, seed, make) for seed in seeds]
     figures["another machine"] = _compare("another machine, bad prior", worlds, make, num_trials)
     return figures
 

@@ -16,7 +16,7 @@ from tuner.searchers.cbo import CboSearcher
 from tuner.searchers.feasibility import FeasibilityModel, memory_scale
 from tuner.searchers.history import History
 from tuner.searchers.improvement import Shortlist
-from tuner.searchers.kernels import KnobKernel
+from tuner.searchers.kernels import NUM_COMPONENTS, KnobKernel
 from tuner.searchers.knobs import varying_knobs
 from tuner.searchers.objectives import Scalarisation, log_objectives
 from tuner.searchers.pareto import hypervolume, pareto_front
@@ -55,7 +55,7 @@ def test_kernel_is_a_covariance():
 def test_kernel_combine_equals_block():
     kernel, rng = _kernel(), np.random.default_rng(0)
     rows = np.array([5, 1, 40])
-    weights = rng.standard_normal((3, 3))
+    weights = rng.standard_normal((NUM_COMPONENTS, 3))
     whole = kernel.block(rows, np.arange(len(CONFIGS)))
     expected = np.einsum("cr,crn->n", weights, whole)
     assert np.allclose(kernel.combine(rows, weights), expected, atol=1e-4)

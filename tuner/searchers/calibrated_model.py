@@ -20,8 +20,15 @@ from tuner.searchers.knobs import Floats
 from tuner.searchers.parts import PartsPrior
 
 MAX_TRAINING_ROWS = 128
-_MIXES = ((0.6, 0.25, 0.15), (0.25, 0.35, 0.4), (0.1, 0.2, 0.7))
-"""Shares of main effects, pairs and local similarity in the process."""
+Mix = tuple[float, float, float, float]
+"""Shares of the kernel's components in a process."""
+_MIXES: tuple[Mix, ...] = (
+    (0.6, 0.25, 0.15, 0.0),
+    (0.25, 0.35, 0.4, 0.0),
+    (0.1, 0.2, 0.7, 0.0),
+    (0.1, 0.15, 0.15, 0.6),
+    (0.05, 0.1, 0.05, 0.8),
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class Scales:
 
     weights: float
     process: float
-    mix: tuple[float, float, float]
+    mix: Mix
     noise: float
     log_prior: float
 
@@ -135,7 +142,7 @@ class CalibratedModel:
             log_weights = np.clip(step, -2.5, 2.5)
         return log_weights
 
-    def _mixed(self, mix: tuple[float, float, float]) -> Floats:
+    def _mixed(self, mix: Mix) -> Floats:
         """Correlation of the process among the training rows, (n, n)."""
         return np.asarray(np.tensordot(np.array(mix), self._block, axes=1))
 

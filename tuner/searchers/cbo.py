@@ -26,17 +26,21 @@ SHORTLIST = 1200
 FIRST_GOAL = 0.2
 """Before any measurement: how far above the shortest prediction, in log, the goal is set."""
 MIN_PROBABILITY = 0.02
+FIRST_CAUTION = 4
+"""Failures that the search behaves as if it had seen before anything ran: the first peak that is
+measured corrects the memory's prediction, so a first risk is taken blindly."""
 
 
 class CboOptions(SearcherOptions):
     """Options of `cbo`.
 
-    `failure_cost`: what a first failed trial costs, as a share of the step time; it rises with the
-    failures among the last ten trials. `objectives`: what to minimise; with several, each proposal
-    aims at another spot of the Pareto front.
+    `failure_cost`: what a failed trial costs, as a share of the step time, and `caution`: how much
+    a risk discounts a gain; both rise with the failures among the last ten trials. `objectives`:
+    what to minimise; with several, each proposal aims at another spot of the Pareto front.
     """
 
-    failure_cost: float = Field(default=0.003, ge=0)
+    failure_cost: float = Field(default=0.0005, ge=0)
+    caution: float = Field(default=1.0, ge=0)
     objectives: tuple[ObjectiveName, ...] = Field(default=("throughput",), min_length=1)
 
 
@@ -106,15 +110,23 @@ class CboSearcher(CandidateSearcher):
         costs = {row: math.log(cost) for row, cost in told.items()}
         if len(self._options.objectives) > 1:
             mean, spread, costs = self._compromise(rows, mean, spread, costs, position)
-        price = self._failure_price()
         if not self._history.measured:
             # Nothing is known of the level, which is common to all: only differences count.
-            likely = Shortlist(rows, mean, np.full(len(rows), 0.05), probability, price)
+            likely = self._shortlist(rows, mean, np.full(len(rows), 0.05), probability)
             return int(rows[np.argmax(likely.log_improvement(float(mean.min()) + FIRST_GOAL))])
-        shortlist = Shortlist(rows, mean, spread, probability, price)
+        shortlist = self._shortlist(rows, mean, spread, probability)
         seed = self._seed * 100_003 + len(self._history.known)
         told_costs = list(costs.items())
         return propose_improvement(shortlist, told_costs, num_rows=len(self._candidates), seed=seed)
+
+    def _shortlist(self, rows: Rows, mean: Floats, spread: Floats, odds: Floats) -> Shortlist:
+        """The rows with their belief, and how much risk is worth at this point of the study."""
+        latest = [known for known in self._history.known.values() if not known.is_running][-10:]
+        failed = sum(not known.is_measured for known in latest)
+        price = self._options.failure_cost * (1 + failed) ** 2
+        seen = failed if self._history.measured else failed + FIRST_CAUTION
+        aversion = 1 + self._options.caution * (1 + seen)
+        return Shortlist(rows, mean, spread, odds, aversion, price)
 
     def _likely(self, free: Rows) -> tuple[Rows, Floats]:
         """Of the fastest-looking rows those that may run; the likeliest one when none may."""
@@ -148,9 +160,3 @@ class CboSearcher(CandidateSearcher):
         width = scalarisation.spread(np.stack(widths, axis=1))
         told = dict(zip(costs, scalar[len(rows) :].tolist(), strict=True))
         return scalar[: len(rows)], width, told
-
-    def _failure_price(self) -> float:
-        """What a failed trial costs now, in log step time."""
-        latest = [known for known in self._history.known.values() if not known.is_running][-10:]
-        failed = sum(not known.is_measured for known in latest)
-        return self._options.failure_cost * (1 + 2 * failed) ** 2

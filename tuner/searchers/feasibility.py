@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from trainer.contract import FailureKind
+from tuner.searchers.calibrated_model import Mix
 from tuner.searchers.history import History, Known
 from tuner.searchers.kernels import KnobKernel, Rows
 from tuner.searchers.knobs import Floats
@@ -61,7 +62,7 @@ class LatentProcess:
         *,
         scale: float,
         offset: float,
-        mix: tuple[float, float, float],
+        mix: Mix,
     ) -> None:
         self._kernel, self._mean, self._linear = kernel, mean, linear
         self._scale, self._offset, self._mix = scale, offset, np.array(mix)
@@ -191,7 +192,7 @@ class FeasibilityModel:
             np.zeros((self._num_rows, 0)),
             scale=1.0,
             offset=0.5,
-            mix=(0.3, 0.3, 0.4),
+            mix=(0.3, 0.3, 0.4, 0.0),
         )
         self.fit(History({}))
 
@@ -210,7 +211,7 @@ class FeasibilityModel:
             linear = np.zeros((self._num_rows, 0))
         self._spread = spread
         return LatentProcess(
-            kernel, mean, linear, scale=0.6 * spread, offset=0.35 * spread, mix=(0.4, 0.3, 0.3)
+            kernel, mean, linear, scale=0.6 * spread, offset=0.35 * spread, mix=(0.3, 0.2, 0.2, 0.3)
         )
 
     def fit(self, history: History) -> None:

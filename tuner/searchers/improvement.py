@@ -13,10 +13,12 @@ from tuner.searchers.kernels import Rows
 from tuner.searchers.knobs import Floats
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_SAFE = 0.995
-"""Probability from which on a point counts as sure to run."""
+_SURE = 0.99
+"""Share of the likeliest point's probability from which on a point counts as no riskier."""
+_SAFE = 0.97
+"""The same for points that are worth a trial however little they promise."""
 _LAST = -600.0
-"""Log gain below that of every point worth trying."""
+"""Log gain below that of every point worth its risk."""
 
 
 @dataclass(frozen=True)
@@ -28,24 +30,25 @@ class Shortlist:
     spread: Floats
     probability: Floats
 
+    aversion: float = 1.0
+    """Power of the probability in the gain: 1 is the expected improvement, more shuns risk."""
     failure_cost: float = 0.0
     """What a failed trial costs, in units of log step time."""
 
     def log_improvement(self, goal: float) -> Floats:
-        """Log of the expected gain on log cost `goal`: improvement if it runs, less a failure's.
+        """Log of the gain expected on log cost `goal`: improvement, discounted by the risk.
 
-        Points whose gain the cost eats up come after all others, the smallest loss first.
+        Only the risk beyond that of the likeliest point counts: what all share is no reason to
+        prefer one. Points whose gain is smaller than the cost of a failure come after all others,
+        the likeliest first.
         """
         improvement = np.log(self.spread) + _log_h((goal - self.mean) / self.spread)
-        gain = improvement + np.log(np.maximum(self.probability, 1e-12))
-        risk = np.where(self.probability > _SAFE, 0.0, 1 - self.probability)
-        cost = np.log(np.maximum(risk * self.failure_cost, 1e-300))
-        worth = gain > cost
-        net = gain + np.log(np.maximum(-np.expm1(np.where(worth, cost - gain, -1.0)), 1e-12))
-        loss = np.exp(cost) - np.exp(np.minimum(gain, cost))
-        return np.where(
-            worth & (risk > 0) | (risk == 0), np.where(risk == 0, gain, net), _LAST - loss
-        )
+        odds = self.probability / max(float(self.probability.max()), 1e-12)
+        odds = np.where(odds > _SURE, 1.0, np.maximum(odds, 1e-12))
+        gain = improvement + self.aversion * np.log(odds)
+        cost = np.log(np.maximum((1 - odds) * self.failure_cost, 1e-300))
+        last = _LAST - 20 * (1 - odds) + np.maximum(gain, -1000.0) / 100
+        return np.where((gain > cost) | (odds >= _SAFE), gain, last)
 
     def discounted_mean(self, goal: float) -> Floats:
         """Means whose plain expected improvement is what `log_improvement` says.
