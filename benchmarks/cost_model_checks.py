@@ -56,6 +56,7 @@ def _gpt3_space() -> Points:
     return Points(
         **{**model_columns(model), **recipe_columns(recipe)},
         **{name: column[keep] for name, column in columns.items()},
+        is_kernel=True,
     )
 
 

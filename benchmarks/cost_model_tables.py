@@ -64,6 +64,8 @@ class Stack:
     """Deals layers to stages by cost, counting the output projection."""
     reads_first_rank: bool = False
     """Its memory readings are the first pipeline rank's, not the largest of all."""
+    fills_pipeline: bool = False
+    """Its 1F1B refuses fewer micro-batches than ranks less one."""
 
 
 STACKS = (
@@ -83,11 +85,13 @@ STACKS = (
         name="nanotron",
         pattern="nanotron|playbook",
         # bandwidth over nodes: the playbook's own all-gather measurements fall as nodes^-0.6;
-        # sums gradients in fp32, balances stages by cost, tells allocated memory alone
+        # sums gradients in fp32, balances stages by cost, tells allocated memory alone; its
+        # 1F1B engine asserts that the micro-batches fill the pipeline
         constants=Constants(node_degradation=0.6, base_memory_bytes=5e8, fragmentation=1.01),
         reduce_bytes=4.0,
         balances_stages=True,
         reads_first_rank=True,
+        fills_pipeline=True,
     ),
 )
 DEFAULT_STACK = Stack(name="other", pattern="", constants=Constants())
@@ -214,8 +218,12 @@ def _stages(frame: pd.DataFrame) -> tuple[Array, Array, Array]:
 
 
 def is_illegal(frame: pd.DataFrame, stack: Stack) -> NDArray[np.bool_]:
-    """Rows that no run can follow: fewer layers than stages, or a rank without a block."""
+    """Rows that cannot run: fewer layers than stages, idle ranks, what the schedule refuses."""
     short = (frame["pp"] * frame["virtual_stages"] > frame["layers"]).to_numpy()
+    if stack.fills_pipeline:
+        replicas = frame["dp"] * frame["micro_batch_size"]
+        micro_batches = np.maximum(frame["global_batch_size"] / replicas, 1.0)
+        short = short | (micro_batches < frame["pp"] - 1).to_numpy()
     if not stack.balances_stages:
         return short
     hidden, ffn = frame["hidden_size"].to_numpy(float), frame["ffn_size"].to_numpy(float)

@@ -161,6 +161,8 @@ def main() -> None:
         args,
         {
             "num_configs": len(rows),
+            "num_within_10_percent_of_measured": sum(e <= 0.10 for e in errors(dry, measured)),
+            "num_within_3_percent_of_formula": sum(e <= 0.03 for e in errors(dry, by_measured)),
             "dry_vs_measured_max_error": max(errors(dry, measured)),
             "dry_vs_measured_median_error": statistics.median(errors(dry, measured)),
             "dry_vs_formula_max_error": max(errors(dry, by_measured)),

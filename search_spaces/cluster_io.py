@@ -1,7 +1,8 @@
 """Reading and writing clusters: presets by name and TOML files, with human units in their keys.
 
-`memory_gib` are 2^30 bytes, `*_gb_per_s` 10^9 bytes a second per device and direction, `alpha_us`
-microseconds, `peak_tflops` 10^12 operations a second by precision. `ClusterSpec` holds SI units.
+`memory_gib` are 2^30 bytes, `*_gb_per_s` 10^9 bytes a second per device and direction, `*_us`
+microseconds, `*_tflops` 10^12 operations a second by precision, `gemm_gflop` 10^9 operations.
+`ClusterSpec` holds SI units.
 """
 
 import tomllib
@@ -18,6 +19,9 @@ from search_spaces.sources import did_you_mean, find_file
 
 PRESETS_FOLDER: Final = Path(__file__).parent / "presets" / "clusters"
 _GIB: Final = 2**30
+
+
+_Positive = Annotated[float, Field(gt=0)]
 
 
 class _Table(BaseModel):
@@ -45,12 +49,16 @@ class _Cluster(_Table):
     devices_per_node: int | None = Field(default=None, ge=1)
     memory_gib: float | None = Field(default=None, ge=1 / 1024)
     memory_gb_per_s: float | None = Field(default=None, gt=0)
-    peak_tflops: dict[Precision, Annotated[float, Field(gt=0)]] | None = None
+    peak_tflops: dict[Precision, _Positive] | None = None
     threads_per_device: int | None = Field(default=None, ge=1)
     intra_node: _Link | None = None
     inter_node: _Link | None = None
     nics_per_node: int | None = Field(default=None, ge=1)
     price_per_device_hour: float | None = Field(default=None, ge=0)
+    host_forward_us: float | None = Field(default=None, gt=0)
+    host_backward_us: float | None = Field(default=None, gt=0)
+    gemm_gflop: list[_Positive] | None = None
+    gemm_tflops: dict[Precision, list[_Positive]] | None = None
 
     def spec(self) -> ClusterSpec:
         """The same in SI units."""
@@ -66,6 +74,19 @@ class _Cluster(_Table):
         if self.peak_tflops is not None:
             fields["peak_flops_per_s"] = {
                 precision: peak * 1e12 for precision, peak in self.peak_tflops.items()
+            }
+        for name, micro_s in (
+            ("host_forward_s", self.host_forward_us),
+            ("host_backward_s", self.host_backward_us),
+        ):
+            if micro_s is not None:
+                fields[name] = micro_s / 1e6
+        if self.gemm_gflop is not None:
+            fields["gemm_flops"] = [size * 1e9 for size in self.gemm_gflop]
+        if self.gemm_tflops is not None:
+            fields["gemm_flops_per_s"] = {
+                precision: [rate * 1e12 for rate in rates]
+                for precision, rates in self.gemm_tflops.items()
             }
         for link in ("intra_node", "inter_node"):
             if link in fields:
@@ -134,7 +155,28 @@ def dump_cluster_spec(cluster: ClusterSpec) -> str:
         lines.append(f"peak_tflops = {{ {', '.join(peaks)} }}")
     if cluster.price_per_device_hour is not None:
         lines.append(f"price_per_device_hour = {cluster.price_per_device_hour!r}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_measured_lines(cluster)]) + "\n"
+
+
+def _measured_lines(cluster: ClusterSpec) -> list[str]:
+    """What only a measurement knows."""
+    lines = [
+        f"{name} = {seconds * 1e6!r}"
+        for name, seconds in (
+            ("host_forward_us", cluster.host_forward_s),
+            ("host_backward_us", cluster.host_backward_s),
+        )
+        if seconds is not None
+    ]
+    if cluster.gemm_flops:
+        lines.append(f"gemm_gflop = {[size / 1e9 for size in cluster.gemm_flops]}")
+    if cluster.gemm_flops_per_s:
+        rates = [
+            f"{precision} = {[rate / 1e12 for rate in rates]}"
+            for precision, rates in cluster.gemm_flops_per_s.items()
+        ]
+        lines.append(f"gemm_tflops = {{ {', '.join(rates)} }}")
+    return lines
 
 
 def _read(path: Path, source: str) -> ClusterSpec:
@@ -152,6 +194,8 @@ def _read(path: Path, source: str) -> ClusterSpec:
 def _problem(error: ValidationError, source: str) -> ClusterSpecError:
     # An unknown key explains the missing one that it was meant for.
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+    if not first["loc"]:
+        return ClusterSpecError(f"cluster {source!r}: {first['msg'].removeprefix('Value error, ')}")
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] == "missing":
         return ClusterSpecError(f"cluster {source!r} lacks the key {key}")

@@ -1,8 +1,9 @@
 """`ClusterSpec`: the machines, as far as the tuner's arithmetic needs them."""
 
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 DeviceKind = Literal["cpu", "cuda", "rocm"]
 
@@ -38,6 +39,28 @@ class ClusterSpec(BaseModel):
     inter_node: LinkSpec = LinkSpec(alpha_s=50e-6, bytes_per_s=1e9)
     nics_per_node: int = Field(default=1, ge=1)
     price_per_device_hour: float | None = Field(default=None, ge=0)
+    host_forward_s: float | None = Field(
+        default=None, gt=0, description="measured time to launch a layer's forward pass"
+    )
+    host_backward_s: float | None = Field(default=None, gt=0, description="and its backward pass")
+    gemm_flops: list[float] = Field(
+        default_factory=list, description="sizes of measured matrix products, ascending"
+    )
+    gemm_flops_per_s: dict[str, list[float]] = Field(
+        default_factory=dict, description="their rates by precision"
+    )
+
+    @model_validator(mode="after")
+    def _curves_match(self) -> Self:
+        sizes = self.gemm_flops
+        if any(low >= high for low, high in pairwise(sizes)):
+            raise ValueError("sizes of matrix products must ascend")
+        if sizes and not self.gemm_flops_per_s:
+            raise ValueError("sizes of matrix products need rates")
+        for precision, rates in self.gemm_flops_per_s.items():
+            if len(rates) != len(sizes) or min(rates, default=1.0) <= 0:
+                raise ValueError(f"{precision} needs one rate above 0 for every size")
+        return self
 
     @property
     def num_devices(self) -> int:

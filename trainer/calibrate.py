@@ -21,7 +21,7 @@ from torch import Tensor, multiprocessing, nn
 
 from trainer.peak import measure_peak_flops_per_s
 
-GEMM_ROWS = (64, 256, 1024, 2048)
+GEMM_ROWS = (4, 16, 64, 256, 1024, 2048)
 GEMM_WIDTH = 1024
 STREAM_BYTES = {"cpu": 32 * 2**20, "cuda": 1024 * 2**20}
 SMALL_BYTES, LARGE_BYTES = 4096, 8 * 2**20
@@ -98,15 +98,31 @@ def link_of(small_s: float, large_s: float, moved_share: float) -> dict[str, flo
     return {"alpha_s": small_s, "bytes_per_s": moved / max(large_s - small_s, 1e-9)}
 
 
+def mesh_axes(world: int) -> list[tuple[int, int]]:
+    """Size and stride of the groups that a mesh of `world` ranks may be cut into, by powers of two.
+
+    Neighbours come first, the whole world among them.
+    """
+    powers = [2**power for power in range(world.bit_length())]
+    neighbours = [(size, 1) for size in sorted({*powers, world}) if size > 1]
+    apart = [(size, stride) for stride in powers[1:] for size in powers[1:]]
+    return neighbours + [axis for axis in apart if axis[0] * axis[1] <= world]
+
+
 def measure_links(rank: int, world: int, device: str) -> dict[str, dict[str, float]]:
-    """Links of all-reduces over the first 2, 4, ... ranks, and of messages between two."""
+    """Links of all-reduces along every axis a mesh may have, and of messages between two ranks.
+
+    An axis is a group of `size` ranks `stride` apart: the inner axes of a mesh have neighbours, the
+    outer ones ranks that may lie on other sockets or switches.
+    """
     links = {}
-    sizes = sorted({2**power for power in range(1, world.bit_length())} | {world})
-    for size in (size for size in sizes if 1 < size <= world):
-        group = dist.new_group(list(range(size)))
-        if rank < size:
+    for size, stride in mesh_axes(world):
+        ranks = list(range(0, size * stride, stride))
+        group = dist.new_group(ranks)
+        if rank in ranks:
             small, large = (_in_group_s(num_bytes, group, device) for num_bytes in _SIZES)
-            links[f"all_reduce_{size}"] = link_of(small, large, 2.0 * (size - 1) / size)
+            name = f"all_reduce_{size}" + (f"_stride_{stride}" if stride > 1 else "")
+            links[name] = link_of(small, large, 2.0 * (size - 1) / size)
         dist.barrier()
     if world > 1:
         small, large = (_message_s(num_bytes, rank, device) for num_bytes in _SIZES)

@@ -44,6 +44,18 @@ class CostEstimate:
         return 0.5 * (1.0 + math.erf(score / math.sqrt(2.0)))
 
 
+def prior_constants(cluster: ClusterSpec) -> Constants:
+    """The constants before any trial: the usual ones, and what was measured of the machine."""
+    measured = {
+        "host_forward_s": cluster.host_forward_s,
+        "host_backward_s": cluster.host_backward_s,
+    }
+    known = {name: value for name, value in measured.items() if value is not None}
+    if cluster.device_kind == "cpu":
+        known["fragmentation"] = 1.0  # resident memory: what is freed is gone
+    return Constants(**known)
+
+
 class AnalyticCostModel:
     """Predicts step time and peak memory of one model and recipe on one cluster."""
 
@@ -61,7 +73,7 @@ class AnalyticCostModel:
         self.training = training
         self.cluster = cluster
         self.hardware = hardware_of(cluster)
-        self.prior: Constants = constants or Constants()
+        self.prior: Constants = constants or prior_constants(cluster)
         self.calibration = calibration or Calibration(constants=self.prior)
 
     @property
@@ -77,7 +89,7 @@ class AnalyticCostModel:
 
     def points(self, configs: Sequence[ParallelConfig]) -> Points:
         """The configurations as columns."""
-        return points_of(self.model, self.training, configs)
+        return points_of(self.model, self.training, configs, is_kernel=True)
 
     def predict(self, points: Points) -> Prediction:
         """Predictions for columns: the fast path."""

@@ -11,6 +11,9 @@ from search_spaces.cost_models.points import Column
 GATHER_LATENCY = 0.6
 """Latency of a reduce-scatter or all-gather within a node over that of an all-reduce."""
 
+MANY = 1024
+"""Points from which on a table is faster than powers."""
+
 
 class Group(NamedTuple):
     """A group of ranks as its collectives see it."""
@@ -39,7 +42,7 @@ def group_of(size: Column, stride: Column, hardware: Hardware, constants: Consta
     """
     local = ranks_per_node(size, stride, hardware)
     doublings = np.log2(np.maximum(size / local, 1.0))
-    cards = np.exp2(constants.nic_sharing * np.log2(local))
+    cards = _cards(local, constants.nic_sharing)
     intra = constants.intra_node / hardware.intra_bytes_per_s / _nearness(size, stride, hardware)
     inter = constants.inter_node / (hardware.inter_bytes_per_s * cards)
     spread = np.maximum(intra, inter) * np.exp2(constants.node_degradation * doublings)
@@ -55,6 +58,14 @@ def group_of(size: Column, stride: Column, hardware: Hardware, constants: Consta
         ),
         exchange_s_per_byte=np.where(crosses, per_byte * local, per_byte),
     )
+
+
+def _cards(local: Column, sharing: Column) -> Column:
+    """`local ** sharing`; looked up where points are many, as ranks of a node are few."""
+    if np.ndim(sharing) or np.size(local) < MANY:
+        return np.exp2(sharing * np.log2(local))
+    whole = np.arange(1.0 + np.max(local))
+    return np.asarray(whole**sharing)[np.asarray(local).astype(np.intp)]
 
 
 def _nearness(size: Column, stride: Column, hardware: Hardware) -> Column:

@@ -50,8 +50,14 @@ def _tied_s(points: Points, hardware: Hardware, constants: Constants) -> Column:
     copies = (np.asarray(points.pp) > 1) & (np.asarray(points.tied) > 0)
     if not np.any(copies):
         return np.float64(0.0)
-    pair = group_of(2.0, stride, hardware, constants)
-    return np.where(copies, all_reduce_s(num_bytes, pair), 0.0)
+    if hardware.traits.near_links:
+        return np.where(
+            copies, all_reduce_s(num_bytes, group_of(2.0, stride, hardware, constants)), 0.0
+        )
+    # a pair is either on one node or on two: the two groups are computed once
+    near = all_reduce_s(num_bytes, group_of(2.0, 1.0, hardware, constants))
+    far = all_reduce_s(num_bytes, group_of(2.0, hardware.devices_per_node, hardware, constants))
+    return np.where(copies, np.where(2.0 * stride > hardware.devices_per_node, far, near), 0.0)
 
 
 def _fully_sharded_s(

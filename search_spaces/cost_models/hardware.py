@@ -1,5 +1,6 @@
 """`Hardware`: what the arithmetic needs of a device and its links, read off a `ClusterSpec`."""
 
+import math
 from dataclasses import dataclass
 
 from search_spaces.cluster_spec import ClusterSpec
@@ -75,6 +76,11 @@ class Hardware:
     inter_bytes_per_s: float
     traits: DeviceTraits
     is_cpu: bool = False
+    gemm_log_flops: tuple[float, ...] = ()
+    """Doublings of the sizes of measured matrix products; empty where none were measured."""
+    gemm_rates_fp32: tuple[float, ...] = ()
+    """FLOP/s at those sizes."""
+    gemm_rates_half: tuple[float, ...] = ()
 
 
 def hardware_of(cluster: ClusterSpec) -> Hardware:
@@ -82,6 +88,8 @@ def hardware_of(cluster: ClusterSpec) -> Hardware:
     is_cpu = cluster.device_kind == "cpu"
     fallback = CPU_FLOPS_PER_S_PER_CORE * cluster.threads_per_device if is_cpu else 15e12
     fp32 = cluster.peak_flops_per_s.get("fp32", fallback)
+    curves = cluster.gemm_flops_per_s
+    curve_half = curves.get("bf16") or curves.get("fp16") or ()
     half = max((cluster.peak_flops_per_s.get(name, 0.0) for name in ("bf16", "fp16")), default=0.0)
     return Hardware(
         peak_fp32=fp32,
@@ -95,4 +103,7 @@ def hardware_of(cluster: ClusterSpec) -> Hardware:
         inter_bytes_per_s=cluster.inter_node.bytes_per_s,
         traits=traits_of(cluster.device_name, cluster.device_kind),
         is_cpu=is_cpu,
+        gemm_log_flops=tuple(math.log2(size) for size in cluster.gemm_flops),
+        gemm_rates_fp32=tuple(curves.get("fp32", ())),
+        gemm_rates_half=tuple(curve_half),
     )

@@ -17,6 +17,8 @@ class EndTimes(NamedTuple):
     embedding_s: Column
     head_s: Column
     head_forward_s: Column
+    hop_gather_s: Column = 0.0
+    """Gather of a pipeline message, of which every tensor-parallel rank sent a share."""
 
 
 def end_times(points: Points, hardware: Hardware, constants: Constants) -> EndTimes:
@@ -36,4 +38,7 @@ def end_times(points: Points, hardware: Hardware, constants: Constants) -> EndTi
     )  # fmt: skip
     moved = constants.elementwise * activations / hardware.memory_bytes_per_s
     lookup = 4.0 * moved + all_reduce_s(activations, group)
-    return EndTimes(lookup + training * 5.0 * moved, forward + training * backward, forward)
+    whole = 1.0 - np.minimum(points.sequence_parallel, 1.0)
+    return EndTimes(
+        lookup + training * 5.0 * moved, forward + training * backward, forward, whole * ring
+    )

@@ -1,16 +1,23 @@
 """Peak memory of a rank: states by ZeRO stage, activations in flight, logits, buffers."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from search_spaces.cost_models.constants import Constants
 from search_spaces.cost_models.hardware import Hardware
+from search_spaces.cost_models.kernel_memory import (
+    KernelBuffers,
+    kernel_buffers,
+    kernel_layer_values,
+    kernel_transients,
+)
 from search_spaces.cost_models.parameters import (
+    RankShares,
     dense_layer_parameters,
-    embedding_parameters,
     expert_layer_parameters,
-    head_parameters,
+    rank_shares,
 )
 from search_spaces.cost_models.points import (
     ATTENTION_EAGER,
@@ -21,14 +28,13 @@ from search_spaces.cost_models.points import (
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
     ZBV,
-    ZERO_BUBBLE,
     Column,
     Points,
 )
 from search_spaces.cost_models.stages import StageLayers
 
-CPU_BASE_BYTES = 0.25e9
-"""Memory of the Python process and its libraries on a CPU rank."""
+CPU_BASE_BYTES = 6e6
+"""What libraries allocate in the first steps of a CPU rank; its interpreter is not counted."""
 ACCELERATOR_BASE_BYTES = Constants().base_memory_bytes
 
 
@@ -57,27 +63,48 @@ def rank_parameters(
     points: Points, layers: Column, has_embedding: Column, has_head: Column
 ) -> Column:
     """Parameters of a rank that holds `layers` layers and the ends it is said to."""
-    spread = points.tp * np.where(
-        np.asarray(points.tp_layout) == LAYOUT_1D, 1.0, 1.0 / np.asarray(points.tp_depth)
-    )
-    per_layer = dense_layer_parameters(points) + expert_layer_parameters(points) / points.ep
-    copied_head = has_head * (1.0 - has_embedding) * points.tied * points.vocab_size
-    ends = has_embedding * embedding_parameters(points) + has_head * head_parameters(points)
-    return (layers * per_layer + ends + copied_head * points.hidden_size) / spread
+    return rank_shares(points).held(layers, has_embedding, has_head)
+
+
+class InFlight(NamedTuple):
+    """Micro-batches whose activations rank r keeps at its peak: at most `most`, `base + slope r`.
+
+    In units of the rank's part of the model.
+    """
+
+    base: Column
+    slope: Column
+    most: Column
+
+    def at(self, rank: Column) -> Column:
+        """Of one pipeline rank."""
+        return np.minimum(self.most, self.base + self.slope * rank)
+
+
+_SLOPES = np.array([0.0, -1.0, -1.0, 0.0, 0.5])
+"""Of GPipe, 1F1B, interleaved (over its chunks: times two), zero-bubble and ZB-V."""
+
+
+def kept_in_flight(points: Points) -> InFlight:
+    """By schedule; follows from the order of its actions."""
+    schedule = np.asarray(points.schedule)
+    micro_batches = points.num_microbatches
+    chunks = np.maximum(points.virtual_stages, 1.0)
+    looped = schedule == INTERLEAVED
+    base = np.where(looped, points.pp + (points.pp - 1.0) / chunks, points.pp)
+    slope = _SLOPES[schedule.astype(np.intp)] * np.where(looped, 2.0 / chunks, 1.0)
+    base = np.where(schedule == GPIPE, micro_batches, base)
+    if np.any(schedule == ZBV):
+        base = np.where(schedule == ZBV, (points.pp + 1.0) / 2.0, base)
+    training = np.asarray(points.is_training) > 0
+    if not np.all(training):
+        base, slope = np.where(training, base, 1.0), np.where(training, slope, 0.0)
+    return InFlight(base, slope, micro_batches)
 
 
 def in_flight(points: Points, rank: Column) -> Column:
     """Micro-batches whose activations a rank keeps at its peak, in units of its model part."""
-    waiting = points.pp - rank
-    micro_batches = points.num_microbatches
-    chunks = np.maximum(points.virtual_stages, 1.0)
-    interleaved = (points.pp * (chunks - 1.0) + 2.0 * (waiting - 1.0) + 1.0) / chunks
-    schedule = np.asarray(points.schedule)
-    kept = np.where(schedule == INTERLEAVED, interleaved, waiting)
-    kept = np.where(schedule == ZERO_BUBBLE, points.pp, kept)
-    kept = np.where(schedule == ZBV, (points.pp + 1.0 + rank) / 2.0, kept)
-    kept = np.where(schedule == GPIPE, micro_batches, kept)
-    return np.where(np.asarray(points.is_training) > 0, np.minimum(micro_batches, kept), 1.0)
+    return kept_in_flight(points).at(rank)
 
 
 def layer_activation_bytes(points: Points, constants: Constants) -> tuple[Column, Column]:
@@ -106,7 +133,11 @@ def layer_activation_bytes(points: Points, constants: Constants) -> tuple[Column
     per_score = np.where(np.asarray(points.attention) == ATTENTION_EAGER, 8.0, 5.0)
     scores = np.where(keeps_scores, per_score * points.num_heads * points.sequence_length, 0.0)
     replicated = norms / spread + 4.0 * points.hidden_size * gathered
-    kept = points.tokens * scale * (replicated + (attention + mlp + scores) / points.tp)
+    split = attention + mlp + scores
+    if points.is_kernel:
+        whole, split = (2.0 * values for values in kernel_layer_values(points))
+        replicated = whole / spread
+    kept = points.tokens * scale * (replicated + split / points.tp)
     return kept, points.tokens * scale * 2.0 * points.hidden_size / spread
 
 
@@ -126,6 +157,10 @@ class Densities:
     gathered: Column
     """Bytes of whole layers and tables that ZeRO-3 gathers."""
     runtime: Column
+    shares: RankShares
+    waiting: InFlight
+    kernel: KernelBuffers | None = None
+    """What comes and goes within a step of the tuner's own kernel, in place of the last but one."""
 
 
 def densities(points: Points, hardware: Hardware, constants: Constants) -> Densities:
@@ -157,6 +192,9 @@ def densities(points: Points, hardware: Hardware, constants: Constants) -> Densi
         logits=constants.logits_memory * constants.fragmentation * vocabulary * per_logit,
         gathered=np.where(stage >= 3, gathered * points.dtype_bytes, 0.0),
         runtime=scale * constants.base_memory_bytes,
+        shares=rank_shares(points),
+        waiting=kept_in_flight(points),
+        kernel=kernel_buffers(points, hardware, constants) if points.is_kernel else None,
     )
 
 
@@ -169,21 +207,31 @@ def stage_memory(
     has_head: Column,
 ) -> MemoryParts:
     """Memory of the pipeline rank `rank` that holds `layers` layers and the ends it is said to."""
-    parameters = rank_parameters(points, layers, has_embedding, has_head)
+    parameters = density.shares.held(layers, has_embedding, has_head)
     training = np.asarray(points.is_training)
     wanted = np.asarray(points.recompute_layers)
     redone = np.where(wanted < 0, layers, np.minimum(wanted, layers)) * (
         np.asarray(points.recompute) == RECOMPUTE_FULL
     )
     kept = (layers - redone) * density.layer + redone * density.layer_input
-    live = np.where((redone > 0) | (training < 1), density.layer, 0.0)
+    waiting = training * density.waiting.at(rank) * kept
+    if density.kernel is None:
+        activations = waiting + np.where((redone > 0) | (training < 1), density.layer, 0.0)
+        logits = has_head * density.logits
+        buffers = density.gathered + parameters * density.transient
+    else:
+        made = kernel_transients(
+            density.kernel, density.layer, density.layer_input, redone, layers, has_head
+        )
+        activations = waiting + made.activations + np.where(training < 1, density.layer, 0.0)
+        logits, buffers = made.logits, made.buffers
     return MemoryParts(
         weights=parameters * density.weights,
         gradients=parameters * density.gradients,
         optimizer=parameters * density.optimizer,
-        activations=training * in_flight(points, rank) * kept + live,
-        logits=has_head * density.logits,
-        buffers=density.gathered + parameters * density.transient,
+        activations=activations,
+        logits=logits,
+        buffers=buffers,
         runtime=density.runtime,
     )
 

@@ -1,8 +1,10 @@
 """Parameters that one rank holds, by part of the model."""
 
+from typing import NamedTuple
+
 import numpy as np
 
-from search_spaces.cost_models.points import Column, Points
+from search_spaces.cost_models.points import LAYOUT_1D, Column, Points
 
 
 def dense_layer_parameters(points: Points) -> Column:
@@ -28,11 +30,47 @@ def expert_layer_parameters(points: Points) -> Column:
     return points.num_experts * feed_forward_parameters(points)
 
 
-def embedding_parameters(points: Points) -> Column:
-    """Parameters of the token and position tables."""
-    return (points.vocab_size + points.learned_positions) * points.hidden_size
-
-
 def head_parameters(points: Points) -> Column:
     """Parameters of the output projection when it is not the embedding."""
     return (1.0 - points.tied) * points.vocab_size * points.hidden_size
+
+
+class RankShares(NamedTuple):
+    """Parameters that one rank holds of every part of the model, if it holds that part."""
+
+    layer: Column
+    embedding: Column
+    head: Column
+    """The output projection; 0 where it is the embedding."""
+    copied_head: Column
+    """The copy of a tied embedding that the last rank holds when the first is another."""
+
+    def held(self, layers: Column, has_embedding: Column, has_head: Column) -> Column:
+        """All that a rank holds with so many layers and the ends it is said to."""
+        head = self.head + (1.0 - has_embedding) * self.copied_head
+        return layers * self.layer + has_embedding * self.embedding + has_head * head
+
+
+def matrix_spread(points: Points) -> Column:
+    """Ranks over which a matrix is split."""
+    if np.all(np.asarray(points.tp_layout) == LAYOUT_1D):
+        return points.tp
+    is_1d = np.asarray(points.tp_layout) == LAYOUT_1D
+    return points.tp * np.where(is_1d, 1.0, 1.0 / np.asarray(points.tp_depth))
+
+
+def rank_shares(points: Points) -> RankShares:
+    """Shares of every rank; positions are not split over the ranks of a 1D layout."""
+    spread = matrix_spread(points)
+    per_layer = dense_layer_parameters(points) + expert_layer_parameters(points) / points.ep
+    table = points.vocab_size * points.hidden_size / spread
+    positions = points.learned_positions * points.hidden_size
+    if np.any(np.asarray(points.tp_layout) != LAYOUT_1D):
+        is_1d = np.asarray(points.tp_layout) == LAYOUT_1D
+        positions = positions / np.where(is_1d, 1.0, spread)
+    return RankShares(
+        layer=per_layer / spread,
+        embedding=table + positions,
+        head=head_parameters(points) / spread,
+        copied_head=points.tied * table,
+    )

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from search_spaces.cost_models.collectives import group_of, hop_s, reduce_scatter_s
+from search_spaces.cost_models.collectives import hop_s
 from search_spaces.cost_models.constants import Constants
 from search_spaces.cost_models.hardware import Hardware
 from search_spaces.cost_models.head import EndTimes
@@ -39,6 +39,8 @@ def _bubble_share(points: Points, layer: LayerTimes) -> Column:
     share = np.where(schedule == INTERLEAVED, interleaved, 1.0)
     longest = np.maximum(np.maximum(forward, inputs), forward + inputs - weight)
     share = np.where(schedule == ZERO_BUBBLE, longest / whole, share)
+    if not np.any(schedule == ZBV):
+        return share
     filled = np.maximum(np.maximum(forward, inputs), 2.0 * (inputs - weight))
     few = np.maximum(2.0 * inputs, forward + inputs)
     v_shaped = np.where(points.num_microbatches >= 2.0 * points.pp, filled, few)
@@ -74,7 +76,7 @@ def pipeline_times(
     chunks = points.virtual_stages
     filling = work - slowest - (points.num_layers - layers) * layer.contention_s
     bubble = (filling + host * (points.pp - 1.0)) * _bubble_share(points, layer)
-    hops = _hop_time(points, hardware, constants) * (
+    hops = _hop_time(points, ends, hardware, constants) * (
         2.0 * micro_batches * chunks + 2.0 * (points.pp - 1.0)
     ) / np.where(np.asarray(points.is_training) > 0, 1.0, 2.0)  # fmt: skip
     return PipelineTimes(
@@ -86,11 +88,8 @@ def pipeline_times(
     )
 
 
-def _hop_time(points: Points, hardware: Hardware, constants: Constants) -> Column:
+def _hop_time(points: Points, ends: EndTimes, hardware: Hardware, constants: Constants) -> Column:
     """One activation to the next stage; tensor-parallel ranks send a share each and gather it."""
     num_bytes = points.tokens * points.hidden_size * points.dtype_bytes
     stride = points.tp * points.cp * points.dp
-    gather = reduce_scatter_s(num_bytes, group_of(points.tp, 1.0, hardware, constants))
-    return hop_s(num_bytes / points.tp, stride, hardware, constants) + gather * (
-        1.0 - np.minimum(points.sequence_parallel, 1.0)
-    )
+    return hop_s(num_bytes / points.tp, stride, hardware, constants) + ends.hop_gather_s

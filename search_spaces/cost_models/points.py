@@ -83,6 +83,8 @@ class Points:
     first_layers: Column = -1.0
     middle_layers: Column = -1.0
     last_layers: Column = -1.0
+    is_kernel: bool = False
+    """Whether the tuner's own kernel runs them all, whose buffers are known."""
 
     @property
     def size(self) -> int:
@@ -195,7 +197,10 @@ def _explicit_stages(config: ParallelConfig) -> tuple[float, float, float]:
 
 
 def points_of(
-    model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig], **columns: Column
+    model: ModelSpec,
+    training: TrainingSpec,
+    configs: Sequence[ParallelConfig],
+    **columns: Column | bool,
 ) -> Points:
     """The configurations of one model and recipe as columns; `columns` override any of them."""
     merged: dict[str, Any] = {**model_columns(model), **recipe_columns(training)}

@@ -12,10 +12,10 @@ from search_spaces.cost_models.memory import (
     MemoryParts,
     densities,
     peak_memory,
-    rank_parameters,
     stage_memory,
 )
 from search_spaces.cost_models.optimizer import accumulation_s, optimizer_s
+from search_spaces.cost_models.parameters import rank_shares
 from search_spaces.cost_models.pipeline import pipeline_times
 from search_spaces.cost_models.points import ZBV, Array, Column, Points
 from search_spaces.cost_models.residual import PRIOR_HALF_WIDTH
@@ -54,10 +54,8 @@ def _time_parts(
     layer, ends = work_times(points, hardware, constants)
     pipe = pipeline_times(points, stages, layer, ends, hardware, constants)
     single = np.asarray(np.asarray(points.pp) <= 1, dtype=np.float64)
-    held = np.maximum(
-        rank_parameters(points, stages.first, 1.0, single),
-        rank_parameters(points, stages.last, single, 1.0),
-    )
+    shares = rank_shares(points)
+    held = np.maximum(shares.held(stages.first, 1.0, single), shares.held(stages.last, single, 1.0))
     micro_batches = points.num_microbatches
     per_layer = micro_batches * pipe.slowest_layers
     host = per_layer * layer.host_s + micro_batches * constants.host_micro_batch_s
@@ -106,42 +104,34 @@ def first_rank_bytes(points: Points, hardware: Hardware, constants: Constants) -
 def predict(points: Points, hardware: Hardware, constants: Constants) -> Prediction:
     """Step time and memory of all points, in chunks that stay in the processor's cache."""
     size = points.size
-    if size <= CHUNK:
-        return _predict_chunk(points, hardware, constants)
-    chunks = [
-        _predict_chunk(points.take(slice(start, start + CHUNK)), hardware, constants)
-        for start in range(0, size, CHUNK)
-    ]
-    return Prediction(
-        step_time_s=np.concatenate([chunk.step_time_s for chunk in chunks]),
-        parts_s={n: np.concatenate([chunk.parts_s[n] for chunk in chunks]) for n in PARTS},
-        peak_memory_bytes=np.concatenate([chunk.peak_memory_bytes for chunk in chunks]),
-        memory_parts_bytes={
-            n: np.concatenate([chunk.memory_parts_bytes[n] for chunk in chunks])
-            for n in MEMORY_PARTS
-        },
+    result = Prediction(
+        step_time_s=np.empty(size),
+        parts_s={name: np.empty(size) for name in PARTS},
+        peak_memory_bytes=np.empty(size),
+        memory_parts_bytes={name: np.empty(size) for name in MEMORY_PARTS},
         step_time_half_width=np.full(size, PRIOR_HALF_WIDTH),
         memory_half_width=np.full(size, PRIOR_MEMORY_HALF_WIDTH),
     )
+    for start in range(0, size, CHUNK):
+        rows = slice(start, start + CHUNK)
+        chunk = points if size <= CHUNK else points.take(rows)
+        _predict_chunk(chunk, hardware, constants, result, rows)
+    return result
 
 
-def _predict_chunk(points: Points, hardware: Hardware, constants: Constants) -> Prediction:
+def _predict_chunk(
+    points: Points, hardware: Hardware, constants: Constants, result: Prediction, rows: slice
+) -> None:
+    """Write the predictions of some points into the rows of a result."""
     stages = stage_layers(points)
-    size = (points.size,)
     slower = _slowdown(points, hardware, constants)
-    parts = {
-        name: np.broadcast_to(np.asarray(part * slower, dtype=np.float64), size)
-        for name, part in _time_parts(points, hardware, constants, stages).items()
-    }
-    memory, memory_parts = peak_memory(points, stages, hardware, constants)
-    return Prediction(
-        step_time_s=np.sum(list(parts.values()), axis=0),
-        parts_s=parts,
-        peak_memory_bytes=np.broadcast_to(np.asarray(memory, dtype=np.float64), size),
-        memory_parts_bytes={
-            name: np.broadcast_to(np.asarray(getattr(memory_parts, name)), size)
-            for name in MEMORY_PARTS
-        },
-        step_time_half_width=np.full(size, PRIOR_HALF_WIDTH),
-        memory_half_width=np.full(size, PRIOR_MEMORY_HALF_WIDTH),
-    )
+    total: Column = 0.0
+    for name, part in _time_parts(points, hardware, constants, stages).items():
+        column = result.parts_s[name][rows]
+        np.multiply(part, slower, out=column)
+        total = total + column
+    result.step_time_s[rows] = total
+    memory, parts = peak_memory(points, stages, hardware, constants)
+    result.peak_memory_bytes[rows] = memory
+    for name in MEMORY_PARTS:
+        result.memory_parts_bytes[name][rows] = getattr(parts, name)

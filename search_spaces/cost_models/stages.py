@@ -25,23 +25,31 @@ def stage_layers(points: Points) -> StageLayers:
     rest = points.num_layers - base * stages
     start = np.floor((stages - rest + 1.0) / 2.0)
     v_shaped = np.asarray(points.schedule) == ZBV
+    has_v = bool(np.any(v_shaped))
 
     def held(rank: Column) -> Array:
         """Layers of a rank: of its stages, those in `start .. start + rest - 1` are longer."""
         end = start + rest - 1.0
         looped = np.floor((end - rank) / points.pp) - np.floor((start - 1.0 - rank) / points.pp)
+        if not has_v:
+            return np.asarray(base * points.virtual_stages + looped, dtype=np.float64)
         turned = stages - 1.0 - rank
         down, up = (start <= rank) & (rank <= end), (start <= turned) & (turned <= end)
         longer = np.where(v_shaped, np.add(down, up, dtype=np.float64), looped)
         return np.asarray(base * points.virtual_stages + longer, dtype=np.float64)
 
     is_single = np.asarray(points.pp) <= 1
-    explicit = np.asarray(points.first_layers) >= 0
     last_rank = points.pp - 1.0
-    inner = np.clip(np.where(v_shaped, start, np.mod(start, points.pp)), 1.0, last_rank - 1.0)
-    first = np.where(explicit, points.first_layers, held(0.0))
-    middle = np.where(explicit, points.middle_layers, np.maximum(held(1.0), held(inner)))
-    last = np.where(explicit, points.last_layers, held(last_rank))
+    inner = start - points.pp * np.floor(start / points.pp)
+    inner = np.where(v_shaped, start, inner) if has_v else inner
+    inner = np.clip(inner, 1.0, last_rank - 1.0)
+    first, last = held(0.0), held(last_rank)
+    middle = np.maximum(held(1.0), held(inner))
+    explicit = np.asarray(points.first_layers) >= 0
+    if np.any(explicit):
+        first = np.where(explicit, points.first_layers, first)
+        middle = np.where(explicit, points.middle_layers, middle)
+        last = np.where(explicit, points.last_layers, last)
     return StageLayers(
         first,
         np.where(np.asarray(points.pp) > 2, middle, 0.0),

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from search_spaces.cluster_spec import ClusterSpec
+from search_spaces.cost_models.analytic import AnalyticCostModel
 from search_spaces.counts import hardware_flops_per_step
 from search_spaces.model_io import load_model_spec
 from search_spaces.parallel_config import ParallelConfig
@@ -182,3 +184,23 @@ def test_22b_on_64_ranks_takes_less_than_a_minute() -> None:
     assert result.seconds < 60
     # weights in bf16, gradients in fp32: 2 and 4 bytes of the same elements
     assert result.parts_bytes["gradients"] == 2 * result.parts_bytes["parameters"]
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"dp": 2},
+        {"dp": 2, "zero_stage": 2, "recompute": "full"},
+        {"dp": 2, "zero_stage": 3},
+        {"pp": 2, "dp": 2, "zero_stage": 1, "dtype": "bf16"},
+        {"cp": 4, "tp": 2},
+    ],
+    ids=str,
+)
+def test_the_memory_formula_follows_the_code(knobs: dict[str, Any]) -> None:
+    """With nothing fitted; what libraries allocate is no part of a dry run."""
+    job = job_of(tokens=256, batch=8, **knobs)
+    cluster = ClusterSpec(devices_per_node=8)
+    estimate = AnalyticCostModel(job.model, job.training, cluster).estimate(job.config)
+    formula = estimate.peak_memory_bytes - estimate.memory_parts_bytes["runtime"]
+    assert formula == pytest.approx(dry_run(job, exact=True).peak_memory_bytes, rel=0.03)

@@ -10,8 +10,10 @@ from tuner.predictor import CALIBRATED, PRIOR, Predictor, median_error
 CONFIGS = [ParallelConfig(dp=2, micro_batch_size=size) for size in (1, 2, 4)]
 
 
-def make() -> Predictor:
-    cluster = ClusterSpec(devices_per_node=2, peak_flops_per_s={"fp32": 1e11})
+def make(memory_bytes: int = 2**33) -> Predictor:
+    cluster = ClusterSpec(
+        devices_per_node=2, memory_bytes=memory_bytes, peak_flops_per_s={"fp32": 1e11}
+    )
     training = TrainingSpec(sequence_length=64, global_batch_size=8)
     return Predictor(load_model_spec("gpt2-tiny"), training, cluster)
 
@@ -41,7 +43,7 @@ def test_predictions_move_towards_what_was_measured() -> None:
 
 
 def test_out_of_memory_teaches_and_other_failures_do_not() -> None:
-    predictor = make()
+    predictor = make(memory_bytes=16 * 2**20)  # a little more than what is predicted
     failed = Observation(
         config=CONFIGS[0], state=ObservationState.FAILED, failure=FailureKind.CRASH
     )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from search_spaces.cluster_spec import ClusterSpec
 
 _TIMEOUT_S = 300.0
+_HEADER = "# Written by `tuner calibrate`; all ranks of the node measured at the same time.\n"
 
 
 @click.command(
@@ -42,8 +43,7 @@ def calibrate(devices: int | None, output: Path, force: bool, as_json: bool) -> 
     say(f"measuring {cluster.devices_per_node} ranks of {cluster.device_name} at a time")
     report = _measure(cluster)
     measured = _described(cluster, report)
-    text = "".join(f"# {line}\n" for line in _notes(report)) + dump_cluster_spec(measured)
-    output.write_text(text, encoding="utf-8")
+    output.write_text(_HEADER + dump_cluster_spec(measured), encoding="utf-8")
     if as_json:
         print_json({"file": str(output), "cluster": measured.model_dump(), "measured": report})
         return
@@ -83,30 +83,35 @@ def _described(cluster: "ClusterSpec", report: dict[str, Any]) -> "ClusterSpec":
         "name": "calibrated",
         "peak_flops_per_s": report["peak_flops_per_s"],
         "memory_bytes_per_s": report["memory_bytes_per_s"],
+        "host_forward_s": report["host_forward_s"],
+        "host_backward_s": report["host_backward_s"] or None,
+        "gemm_flops": _gemm_sizes(report),
+        "gemm_flops_per_s": {
+            dtype: [point["flops_per_s"] for point in curve]
+            for dtype, curve in report["gemm_curve"].items()
+        },
     }
-    reduces = [link for name, link in report["links"].items() if name.startswith("all_reduce")]
-    if reduces:
-        changes["intra_node"] = LinkSpec(**reduces[-1])
+    whole = report["links"].get(f"all_reduce_{cluster.devices_per_node}")
+    if whole:
+        changes["intra_node"] = LinkSpec(**whole)
     return cluster.model_copy(update=changes)
 
 
-def _notes(report: dict[str, Any]) -> list[str]:
-    """What a cluster file has no key for."""
-    host = report["host_forward_s"], report["host_backward_s"]
-    notes = [
-        "Written by `tuner calibrate`; all ranks of the node measured at the same time.",
-        f"Host time of a layer: forward {host[0] * 1e6:.0f} us, backward {host[1] * 1e6:.0f} us.",
-    ]
-    for dtype, curve in report["gemm_curve"].items():
-        points = ", ".join(f"{p['rows']:.0f}: {p['flops_per_s'] / 1e9:.1f}" for p in curve)
-        notes.append(f"GFLOP/s of [rows, 1024] @ [1024, 1024] in {dtype} by rows: {points}.")
-    return notes
+def _gemm_sizes(report: dict[str, Any]) -> list[float]:
+    """Operations of the measured matrix products; all precisions have the same shapes."""
+    curve = next(iter(report["gemm_curve"].values()))
+    return [2.0 * point["rows"] * point["inner"] * point["columns"] for point in curve]
 
 
 def _rows(cluster: "ClusterSpec", report: dict[str, Any]) -> list[list[str]]:
     rows = [
         [f"peak {dtype}", formats.flops(rate)] for dtype, rate in cluster.peak_flops_per_s.items()
     ]
+    for dtype, rates in cluster.gemm_flops_per_s.items():
+        rows += [
+            [f"matrix product of {size / 1e9:.2g} GFLOP, {dtype}", formats.flops(rate)]
+            for size, rate in zip(cluster.gemm_flops, rates, strict=True)
+        ]
     rows.append(["memory bandwidth", f"{cluster.memory_bytes_per_s / 1e9:.2f} GB/s"])
     for name, link in report["links"].items():
         alpha, rate = formats.step_time(link["alpha_s"]), link["bytes_per_s"] / 1e9

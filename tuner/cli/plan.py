@@ -11,11 +11,12 @@ from tuner.cli.inputs import cluster_option, search_space, space_options, study_
 from tuner.cli.knobs import parse_config
 from tuner.cli.options import json_option, verbosity_options
 from tuner.cli.output import print_json, print_table, say
+from tuner.cli.plan_scaling import print_scaling
 from tuner.errors import NothingFeasibleError, UsageError
 
 if TYPE_CHECKING:
     from search_spaces.cost_models.analytic import AnalyticCostModel
-    from search_spaces.cost_models.planning import PlannedPoint, ScalingPoint
+    from search_spaces.cost_models.planning import PlannedPoint
     from search_spaces.space import SearchSpace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -80,9 +81,10 @@ def plan(
     costs = AnalyticCostModel(setting.model, setting.training, setting.cluster)
     money = price if price is not None else setting.cluster.price_per_device_hour
     if knobs is not None:
-        code = _why(space, costs, knobs, as_json)
+        code = _why(space, costs, knobs, tokens, money, as_json)
     elif nodes is not None:
-        code = _scale(space, costs, _counts(nodes), as_json)
+        print_scaling(space, costs, _counts(nodes), as_json)
+        code = 0
     else:
         code = _top(space, costs, top, tokens, money, as_json)
     if code:
@@ -226,7 +228,10 @@ def _print_memory(costs: "AnalyticCostModel", point: "PlannedPoint") -> None:
     print_table(["rank", *names], rows, right=range(1, len(names) + 1))
 
 
-def _why(space: "SearchSpace", costs: "AnalyticCostModel", knobs: str, as_json: bool) -> int:
+def _why(
+    space: "SearchSpace", costs: "AnalyticCostModel", knobs: str, tokens: float | None,
+    price: float | None, as_json: bool,
+) -> int:  # fmt: skip
     """One configuration: legal or not, fits or not, where the time goes, what is near."""
     from search_spaces.cost_models.planning import changes_near, plan_point, plan_points
 
@@ -238,11 +243,11 @@ def _why(space: "SearchSpace", costs: "AnalyticCostModel", knobs: str, as_json: 
     near = plan_points(costs, changes_near(space, config))
     better = _better(point, near)
     if as_json:
-        record = _record(point, costs, None, None)
+        record = _record(point, costs, tokens, price)
         changes = [_change_record(config, item) for item in better]
         print_json({"is_legal": True, "fits": point.fits, **record, "better_changes": changes})
         return 0
-    _print_points([point], costs, None, None)
+    _print_points([point], costs, tokens, price)
     click.echo("\nWhere the time goes")
     total = point.estimate.step_time_s
     parts = [(n, s) for n, s in point.estimate.parts_s.items() if s / total >= _PARTS_SHOWN]
@@ -255,18 +260,24 @@ def _why(space: "SearchSpace", costs: "AnalyticCostModel", knobs: str, as_json: 
     click.echo("\nMemory by pipeline rank")
     _print_memory(costs, point)
     if better:
-        click.echo("\n" + ("Changes that make it faster" if point.fits else "Changes that fit"))
+        helpful = "Changes that make it faster" if point.fits else "Changes that fit"
+        none = "It does not fit, nor does any single change of it; these need less memory"
+        click.echo("\n" + (helpful if better[0].fits else none))
         _print_changes(config, better)
+    elif not point.fits:
+        click.echo("\nIt does not fit, and no single change of it needs less memory")
     return 0
 
 
 def _better(point: "PlannedPoint", near: Sequence["PlannedPoint"]) -> list["PlannedPoint"]:
-    """Changes that fit and are faster; where the point does not fit, those that come nearest."""
+    """Changes that fit and are faster; of a point that does not fit, those that need less."""
     fitting = sorted((p for p in near if p.fits), key=lambda p: p.estimate.step_time_s)
     if point.fits:
         limit = point.estimate.step_time_s
         return [p for p in fitting if p.estimate.step_time_s < limit][:_NUM_NEAREST]
-    by_need = sorted(near, key=lambda p: p.estimate.peak_memory_bytes)
+    need = point.estimate.peak_memory_bytes
+    smaller = [p for p in near if p.estimate.peak_memory_bytes < need]
+    by_need = sorted(smaller, key=lambda p: p.estimate.peak_memory_bytes)
     return (fitting or by_need)[:_NUM_NEAREST]
 
 
@@ -347,54 +358,11 @@ def _nothing_fits(
     if near:
         click.echo("single changes that come nearest")
         _print_changes(point.config, near)
+    else:
+        click.echo("no single change of its knobs needs less memory")
     if more:
         click.echo(f"on {more[0]} nodes fits: {more[1].config.short()}")
     return NothingFeasibleError.exit_code
-
-
-def _scale(
-    space: "SearchSpace", costs: "AnalyticCostModel", nodes: Sequence[int], as_json: bool
-) -> int:
-    """Weak and strong scaling: the best configuration on each number of nodes."""
-    from search_spaces.cost_models.planning import scaling
-
-    tables = {
-        "weak": scaling(space, costs, nodes, is_weak=True),
-        "strong": scaling(space, costs, nodes, is_weak=False),
-    }
-    if as_json:
-        print_json({kind: [_scaling_record(row) for row in rows] for kind, rows in tables.items()})
-        return 0
-    for kind, rows in tables.items():
-        click.echo(f"{kind} scaling of {costs.model.name} on {costs.cluster.name}")
-        cells = [_scaling_cells(row) for row in rows]
-        headers = ["nodes", "batch", "configuration", "step", "tokens/s", "MFU", "efficiency"]
-        print_table(headers, cells, right=(0, 1, 3, 4, 5, 6))
-    return 0
-
-
-def _scaling_record(row: "ScalingPoint") -> dict[str, Any]:
-    best = row.best
-    return {
-        "num_nodes": row.num_nodes,
-        "global_batch_size": row.global_batch_size,
-        "config": best.config.canonical() if best else None,
-        "step_time_s": best.estimate.step_time_s if best else None,
-        "tokens_per_s": best.tokens_per_s if best else None,
-        "mfu": best.mfu if best else None,
-        "efficiency": row.efficiency,
-    }
-
-
-def _scaling_cells(row: "ScalingPoint") -> list[str]:
-    best = row.best
-    if best is None:
-        return [str(row.num_nodes), str(row.global_batch_size), "nothing fits", *[""] * 4]
-    return [
-        str(row.num_nodes), str(row.global_batch_size), best.config.short(),
-        formats.step_time(best.estimate.step_time_s), formats.throughput(best.tokens_per_s),
-        formats.percent(best.mfu), formats.percent(row.efficiency),
-    ]  # fmt: skip
 
 
 plan_command = plan
