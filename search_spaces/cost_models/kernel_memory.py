@@ -1,0 +1,162 @@
+"""What the tuner's own kernel holds besides the states, where it differs from published stacks.
+
+Its buffers are known from its code, and the dry run, which executes that code, was used to check
+every term: the loss walks over blocks of tokens; weight gradients go straight into fp32 buffers of
+whole layers, of which ZeRO 2 and 3 have at most three at a time; context parallelism keeps the keys
+and values of all ranks.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from search_spaces.cost_models.constants import Constants
+from search_spaces.cost_models.hardware import Hardware
+from search_spaces.cost_models.parameters import (
+    dense_layer_parameters,
+    expert_layer_parameters,
+    matrix_spread,
+)
+from search_spaces.cost_models.points import (
+    RECOMPUTE_SELECTIVE,
+    Column,
+    Points,
+)
+
+LOGIT_BLOCK_BYTES, LOW_PRECISION_BLOCK_BYTES = 64.0 * 2**20, 256.0 * 2**20
+"""Largest block of logits of the loss."""
+PIECE_BYTES = 16.0 * 2**20
+"""The fp32 copy of a part of a block in low precision."""
+SCATTERS_IN_FLIGHT = 2.0
+"""Gradients of whole units under way under ZeRO 2 and 3, beside the one being made."""
+LOSS_VALUES, BACKWARD_VALUES, MESSAGE_VALUES = 3.2, 2.0, 2.0
+"""Tensors of hidden size that the loss, a layer's backward pass and a pipeline's messages hold."""
+
+
+def kernel_layer_values(points: Points) -> tuple[Column, Column]:
+    """Values per token that a layer keeps: those on every tensor-parallel rank, and those split.
+
+    A GPT-2 layer keeps 4 of the hidden size that sequence parallelism alone splits, and 12 others;
+    an RMS norm on CPU is made of several operations and keeps more.
+    """
+    hidden, width = points.hidden_size, points.num_heads * points.head_dim
+    key_value = points.num_kv_heads * points.head_dim
+    rotary = np.minimum(points.gated, 1.0)
+    replicated = (4.0 + 2.25 * rotary) * hidden
+    mlp = np.maximum(points.experts_per_token, 1.0) * (2.0 + 2.0 * rotary) * points.ffn_size
+    core = (2.0 + rotary) * (width + key_value)
+    # a core that recomputes does not keep what the rotation of positions makes either
+    redone = (2.0 + 2.0 * rotary) * (width + key_value)
+    is_selective = np.asarray(points.recompute) == RECOMPUTE_SELECTIVE
+    ring = np.where(
+        np.asarray(points.cp) > 1, 2.0 * points.cp * key_value + 2.0 * width, 0.0
+    )  # blocks that came by, of all ranks
+    split = mlp + core + ring - np.where(is_selective, redone, 0.0)
+    return replicated, split
+
+
+class KernelBuffers(NamedTuple):
+    """Bytes that come and go within a step, at its two moments of greatest need."""
+
+    logits: Column
+    """A block of logits, its fp32 copy, the projection's gradient in compute precision."""
+    at_loss: Column
+    """What else is held while the loss is worked out."""
+    in_backward: Column
+    """What a layer's backward pass makes."""
+    zero_at_loss: Column
+    """Gradients and weights of whole units that ZeRO 2 and 3 hold at that moment."""
+    zero_early: Column
+    """The same in the backward pass of the first layer, when no gradient is under way yet."""
+    zero_late: Column
+    """And once as many are under way as may be; the activations of as many layers are gone then."""
+    tied_gradient: Column
+    """The gradient of a table that is embedding and projection: complete at the very end."""
+
+
+def kernel_buffers(points: Points, hardware: Hardware, constants: Constants) -> KernelBuffers:
+    """Of one rank, whatever its place in the pipeline."""
+    training = np.asarray(points.is_training)
+    size, hidden, tokens = points.dtype_bytes, points.hidden_size, points.tokens
+    spread = matrix_spread(points)
+    is_half = np.asarray(size) < 4
+    table = points.vocab_size * hidden / spread
+    row = tokens * hidden * size
+    pipelined = np.where(np.asarray(points.pp) > 1, MESSAGE_VALUES, 0.0)
+    wide = (1.0 + np.minimum(points.gated, 1.0)) * points.ffn_size / points.tp
+    backward = tokens * size * (wide + (BACKWARD_VALUES + pipelined) * hidden)
+    stage = np.asarray(points.zero_stage)
+    scatters = training * (stage >= 2)
+    copies = 2.0 if hardware.is_cpu else 1.0  # gloo receives into a buffer of the same size
+    whole = dense_layer_parameters(points) + expert_layer_parameters(points) / points.ep
+    layer = 4.0 * whole / spread
+    # the last two units of the micro-batch before: the table and positions, or the first layer
+    several = np.asarray(points.num_microbatches) > 1
+    positions = points.learned_positions * hidden
+    second = np.where(positions > 0, positions, whole / spread)
+    before = several * copies * 4.0 * (points.vocab_size * hidden / spread + second)
+    weights = (stage >= 3) * size
+    present = weights * 2.0 * whole / spread
+    return KernelBuffers(
+        logits=constants.logits_memory * _logits(points, is_half),
+        at_loss=(LOSS_VALUES + pipelined) * row,
+        in_backward=training * backward,
+        zero_at_loss=scatters * (4.0 * table + before) + weights * table,
+        zero_early=scatters * layer + present,
+        zero_late=scatters * (1.0 + SCATTERS_IN_FLIGHT * copies) * layer + present,
+        tied_gradient=scatters * points.tied * 4.0 * table,
+    )
+
+
+def _logits(points: Points, is_half: Column) -> Column:
+    """The loss's block and what is made of it."""
+    scores = points.tokens * points.vocab_size / points.tp
+    alone = np.asarray(points.tp) <= 1
+    full = np.minimum(4.0 * scores, LOGIT_BLOCK_BYTES)
+    bytes_each = np.where(alone, points.dtype_bytes, 4.0)
+    block = np.minimum(scores, LOW_PRECISION_BLOCK_BYTES / bytes_each)
+    copied = np.where(alone, np.minimum(4.0 * block, PIECE_BYTES), 4.0 * block)
+    product = points.dtype_bytes * points.vocab_size * points.hidden_size / points.tp
+    low = points.dtype_bytes * block + np.where(
+        alone, copied + product, np.maximum(copied, product)
+    )
+    return np.where(is_half, low, full)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transients:
+    """Bytes above the states and the kept activations at the peak of one rank."""
+
+    activations: Column
+    logits: Column
+    buffers: Column
+
+
+def kernel_transients(
+    kernel: KernelBuffers,
+    layer: Column,
+    layer_input: Column,
+    redone: Column,
+    layers: Column,
+    has_head: Column,
+) -> Transients:
+    """The greater need of the two moments: while the loss is worked out, or in the backward pass.
+
+    `layer` and `layer_input` are the bytes that a layer keeps without recomputation and with it,
+    `redone` the layers of the rank that recompute.
+    """
+    is_redone = np.asarray(redone) > 0
+    again = np.where(is_redone, layer - layer_input, 0.0)
+    kept = np.where(is_redone, layer_input, layer)
+    freed = np.minimum(SCATTERS_IN_FLIGHT, np.maximum(layers - 1.0, 0.0)) * kept
+    zero = np.maximum(kernel.zero_early, kernel.zero_late - freed)
+    zero = zero + has_head * kernel.tied_gradient
+    backward = again + kernel.in_backward + zero
+    loss = has_head * (kernel.logits + kernel.at_loss + kernel.zero_at_loss)
+    at_loss = loss >= backward
+    return Transients(
+        activations=np.where(at_loss, has_head * kernel.at_loss, again + kernel.in_backward),
+        logits=np.where(at_loss, has_head * kernel.logits, 0.0),
+        buffers=np.where(at_loss, has_head * kernel.zero_at_loss, zero),
+    )
