@@ -155,7 +155,13 @@ def test_no_rule_of_thumb_hides_a_winner(
 
     What is usually slower stays in the space; if it is faster here it is found.
     """
-    study = make_study(search={"max_trials": 1000, "searcher": "random"})
+    study = make_study(
+        search={"max_trials": 1000, "searcher": "random"},
+        space={
+            "zero_stage": [0, 1], "micro_batch_size": [1, 4], "recompute": "none",
+            "pipeline_schedule": ["1f1b", "gpipe"], "sequence_parallel": False, "cp": 1,
+        },
+    )  # fmt: skip
     keys = {candidate.config.config_key for candidate in study.candidates}
     assert {winner.config_key, loser.config_key} <= keys
 
