@@ -92,7 +92,7 @@ def _estimates(configs: Mapping[int, ParallelConfig]) -> dict[int, CostEstimate]
         groups[MICRO_BATCHES * config.dp * config.micro_batch_size].append(row)
     found: dict[int, CostEstimate] = {}
     for batch, rows in groups.items():
-        cost_model = AnalyticCostModel(model, _training(batch), cluster)
+        cost_model = AnalyticCostModel(model, _training(batch), cluster, is_kernel=False)
         found.update(
             zip(rows, cost_model.estimate_many([configs[row] for row in rows]), strict=True)
         )

@@ -30,7 +30,7 @@ from tuner.ports import Candidate, Observation, ObservationState
 from tuner.study import build_candidates
 
 MODEL, RANKS = "gpt2-mini", 4
-TRAINING = TrainingSpec(sequence_length=64, global_batch_size=16)
+TRAINING = TrainingSpec(sequence_length=64, global_batch_size=8)
 KNOBS = ("dp", "tp", "pp", "micro_batch_size", "zero_stage", "pipeline_schedule")
 """Knobs whose default domains are searched; the others stay at their first value."""
 

@@ -54,9 +54,9 @@ class Group:
 
     def estimates(self) -> list[CostEstimate]:
         """What the cost model says without any calibration."""
-        return AnalyticCostModel(self.model, self.training, self.cluster).estimate_many(
-            self.configs
-        )
+        return AnalyticCostModel(
+            self.model, self.training, self.cluster, is_kernel=False
+        ).estimate_many(self.configs)
 
 
 def read_groups(path: Path, *, is_clean: bool = False, min_rows: int = MIN_ROWS) -> list[Group]:

@@ -162,17 +162,13 @@ class CalibratedModel:
             ]
         shares = self._shares[self._rows]
         linear = shares @ shares.T
-        mixed = {mix: self._mixed(mix) for mix in _MIXES}
-        covariances = np.stack(
-            [
-                self._process(scales, mixed[scales.mix]) + scales.weights**2 * linear
-                for scales in self._grid
-            ]
-        )
+        mixed = np.stack([self._mixed(mix) for mix in _MIXES])
+        which = [_MIXES.index(scales.mix) for scales in self._grid]
+        sizes = np.array([[s.process, s.weights, s.noise] for s in self._grid]).T[..., None, None]
+        covariances = sizes[0] ** 2 * mixed[which] + sizes[1] ** 2 * linear + self._offset_sd**2
+        covariances += sizes[2] ** 2 * np.eye(count)
         factors = np.linalg.cholesky(covariances)
-        alphas = np.stack(
-            [solve_triangular(factor, self._residual, lower=True) for factor in factors]
-        )
+        alphas = _forward(factors, self._residual)
         log_determinants = np.log(np.einsum("hii->hi", factors)).sum(axis=1)
         evidence = -0.5 * (alphas**2).sum(axis=1) - log_determinants
         evidence = evidence + np.array([scales.log_prior for scales in self._grid])
@@ -218,6 +214,15 @@ class CalibratedModel:
     def _variance(self, scales: Scales, rows: Rows) -> Floats:
         spread = scales.weights**2 * (self._shares[rows] ** 2).sum(axis=1)
         return np.asarray(spread + scales.process**2 + self._offset_sd**2 + scales.noise**2)
+
+
+def _forward(factors: Floats, target: Floats) -> Floats:
+    """Solutions of many lower triangular systems (k, n, n) for one right-hand side: (k, n)."""
+    solved = np.zeros(factors.shape[:2])
+    for row in range(len(target)):
+        known = (factors[:, row, :row] * solved[:, :row]).sum(axis=1)
+        solved[:, row] = (target[row] - known) / factors[:, row, row]
+    return solved
 
 
 def _training_rows(costs: Mapping[int, float]) -> list[int]:
