@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from search_spaces.model_spec import ModelSpec
 from tuner.baselines import deepspeed
 from tuner.baselines.base import Baseline, make_config, replicas_of, whole
 from tuner.errors import ConfigError
@@ -15,7 +16,7 @@ _KINDS = ("NO", "MULTI_GPU", "MULTI_CPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 _MICRO_BATCH = "the file holds no micro-batch: set search.baseline.micro_batch_size"
 
 
-def read(path: Path, text: str, *, devices: int | None, needs_model: bool) -> Baseline:
+def read(path: Path, text: str, *, devices: int | None, model: ModelSpec | None) -> Baseline:
     """The baseline of an accelerate YAML file.
 
     Raises:
@@ -118,7 +119,7 @@ def _deepspeed(
         if not place.is_file():
             raise ConfigError(f"the DeepSpeed file {str(beside)!r} is not beside {path}")
         text = place.read_text(encoding="utf-8")
-        return deepspeed.read(place, text, devices=world, needs_model=False)
+        return deepspeed.read(place, text, devices=world, model=None)
     steps = values.get("gradient_accumulation_steps", 1)
     inner: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,

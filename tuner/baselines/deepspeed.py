@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from search_spaces.model_spec import ModelSpec
 from tuner.baselines.base import Baseline, make_config, replicas_of, whole
 from tuner.errors import ConfigError
 
@@ -12,7 +13,7 @@ TRAINER = "DeepSpeed"
 _SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
-def read(path: Path, text: str, *, devices: int | None, needs_model: bool) -> Baseline:
+def read(path: Path, text: str, *, devices: int | None, model: ModelSpec | None) -> Baseline:
     """The baseline of a DeepSpeed JSON file.
 
     Raises:

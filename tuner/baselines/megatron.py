@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from search_spaces.model_spec import ModelSpec
 from tuner.baselines.base import Baseline, make_config, replicas_of
 from tuner.baselines.flags import Flags, read_flags
 from tuner.baselines.megatron_model import model_of
@@ -19,15 +20,16 @@ _WITHOUT_COUNTERPART = (
 )  # fmt: skip
 
 
-def read(path: Path, text: str, *, devices: int | None, needs_model: bool) -> Baseline:
+def read(path: Path, text: str, *, devices: int | None, model: ModelSpec | None) -> Baseline:
     """The baseline of a file of Megatron's flags.
 
     Raises:
         ConfigError: a flag that is needed is missing or wrong.
     """
     flags = read_flags(text)
-    model = model_of(flags, path.stem) if needs_model else None
-    num_layers = model.num_layers if model else flags.count("num-layers")
+    described = model_of(flags, path.stem) if model is None else None
+    shape = model or described
+    num_layers = shape.num_layers if shape else None
     tp = flags.count("tensor-model-parallel-size", "model-parallel-size") or 1
     pp = flags.count("pipeline-model-parallel-size") or 1
     cp = flags.count("context-parallel-size") or 1
@@ -55,7 +57,7 @@ def read(path: Path, text: str, *, devices: int | None, needs_model: bool) -> Ba
     return Baseline(
         trainer=TRAINER,
         config=make_config(knobs, num_layers),
-        model=model,
+        model=described,
         sequence_length=flags.count("seq-length"),
         global_batch_size=flags.count("global-batch-size") or micro * dp,
         optimizer="sgd" if flags.text("optimizer") == "sgd" else "adamw",

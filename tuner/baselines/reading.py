@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from search_spaces.model_spec import ModelSpec
 from tuner.baselines import accelerate, deepspeed, megatron, torchtitan
 from tuner.baselines.base import Baseline
 from tuner.errors import ConfigError
@@ -15,14 +16,16 @@ _BY_SUFFIX: dict[str, Callable[..., Baseline]] = {
 }
 
 
-def read_baseline(path: Path, *, devices: int | None = None, has_model: bool = False) -> Baseline:
+def read_baseline(
+    path: Path, *, devices: int | None = None, model: ModelSpec | None = None
+) -> Baseline:
     """The configuration in use that a trainer's file holds.
 
     Args:
         path: DeepSpeed's JSON, torchtitan's TOML, accelerate's YAML, or a file or shell script
             with the arguments of Megatron-LM or Megatron-DeepSpeed.
         devices: devices that it runs on, where the file does not say.
-        has_model: whether the model is known already, so that the file need not describe it.
+        model: the model, where it is known already; the file need not describe it then.
 
     Raises:
         ConfigError: the file cannot be read, or does not hold what it must.
@@ -40,4 +43,4 @@ def read_baseline(path: Path, *, devices: int | None = None, has_model: bool = F
                 hint="DeepSpeed JSON, torchtitan TOML, accelerate YAML, or Megatron arguments",
             )
         reader = megatron.read
-    return reader(path, text, devices=devices, needs_model=not has_model)
+    return reader(path, text, devices=devices, model=model)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from search_spaces.model_io import load_model_spec
+from search_spaces.model_spec import ModelSpec
 from tuner.baselines.base import Baseline, make_config, replicas_of, whole
 from tuner.errors import ConfigError
 
@@ -16,10 +18,11 @@ _SCHEDULES = {
     "interleaved1f1b": "interleaved",
     "zbvzerobubble": "zbv",
 }
+_ENDS = ("first", "last")
 _PRESETS = {"8B": "llama3-8b", "70B": "llama3-70b"}
 
 
-def read(path: Path, text: str, *, devices: int | None, needs_model: bool) -> Baseline:
+def read(path: Path, text: str, *, devices: int | None, model: ModelSpec | None) -> Baseline:
     """The baseline of a torchtitan TOML file.
 
     Raises:
@@ -29,6 +32,9 @@ def read(path: Path, text: str, *, devices: int | None, needs_model: bool) -> Ba
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
+    preset = _PRESETS.get(str(_Section(document, "model").get("flavor", "")))
+    shape = model or (load_model_spec(preset) if preset else None)
+    num_layers = shape.num_layers if shape else None
     parallel = _Section(document, "parallelism")
     training = _Section(document, "training")
     tp, cp = parallel.count("tensor_parallel_degree"), parallel.count("context_parallel_degree")
@@ -53,18 +59,17 @@ def read(path: Path, text: str, *, devices: int | None, needs_model: bool) -> Ba
         "zero_shard_degree": shard * cp if sharded and replicate > 1 else 0,
         "dtype": _dtype(training),
         "compile": bool(_Section(document, "compile").get("enable", False)),
-        **_pipeline(parallel, pp),
+        **_pipeline(parallel, pp, num_layers),
     }
     recompute, notes = _recomputation(_Section(document, "activation_checkpoint"))
     if training.get("enable_cpu_offload", False):
         notes.append("enable_cpu_offload was taken to mean the optimizer's states")
         knobs["optimizer_offload"] = True
     rate = _Section(document, "optimizer").get("lr", None)
-    model = _Section(document, "model")
     return Baseline(
         trainer=TRAINER,
-        config=make_config(knobs | {"recompute": recompute}, None),
-        model_source=_PRESETS.get(str(model.get("flavor", ""))),
+        config=make_config(knobs | {"recompute": recompute}, num_layers),
+        model_source=preset,
         sequence_length=training.count("seq_len", 2048),
         global_batch_size=local * dp if batch == -1 else whole(batch, "global_batch_size", TRAINER),
         optimizer="adamw",
@@ -100,7 +105,7 @@ def _dtype(training: _Section) -> str:
     return "bf16" if "bfloat16" in (name, whole_run) else "fp32"
 
 
-def _pipeline(parallel: _Section, pp: int) -> dict[str, Any]:
+def _pipeline(parallel: _Section, pp: int, num_layers: int | None) -> dict[str, Any]:
     if pp == 1:
         return {}
     named = str(parallel.get("pipeline_parallel_schedule", "1F1B"))
@@ -117,10 +122,13 @@ def _pipeline(parallel: _Section, pp: int) -> dict[str, Any]:
             "virtual_stages": math.ceil(len(split) / pp),
             "stage_layers": split,
         }
-    return {
-        "pipeline_schedule": schedule,
-        "virtual_stages": 2 if schedule in ("interleaved", "zbv") else 1,
-    }
+    virtual = 2 if schedule in ("interleaved", "zbv") else 1
+    per_stage = parallel.get("pipeline_parallel_layers_per_stage", None)
+    if per_stage is not None and num_layers is not None:
+        less = sum(parallel.get(f"pipeline_parallel_{end}_stage_less_layers", 1) for end in _ENDS)
+        layers = whole(per_stage, "pipeline_parallel_layers_per_stage", TRAINER)
+        virtual = max(1, math.ceil((num_layers + less) / layers) // pp)
+    return {"pipeline_schedule": schedule, "virtual_stages": virtual}
 
 
 def _recomputation(section: _Section) -> tuple[str, list[str]]:

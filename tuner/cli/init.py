@@ -159,7 +159,8 @@ def _from_trainer(
     from tuner.baselines import read_baseline
     from tuner.baselines.hf_config import config_fields
 
-    found = read_baseline(source, devices=devices, has_model=model is not None)
+    named = load_model_spec(model) if model is not None else None
+    found = read_baseline(source, devices=devices, model=named)
     files: dict[Path, str] = {}
     model = model or found.model_source
     if model is not None:

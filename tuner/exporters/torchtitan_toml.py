@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from tuner.config.toml_text import to_toml_text
 from tuner.exporters import torchtitan_values as values
 from tuner.exporters.base import BaseExporter, Knob, goes, only, unless
+from tuner.exporters.fsdp2_values import shard_degree
 from tuner.exporters.scripts import head, torchrun_script
 from tuner.ports import Export, ExportRequest, Refusal
 
@@ -13,7 +14,7 @@ CONFIG = "torchtitan.toml"
 
 
 def _is_sharded(request: ExportRequest) -> bool:
-    return values.shard_degree(request) * request.config.cp > 1
+    return shard_degree(request) * request.config.cp > 1
 
 
 def _is_data_parallel_alone(request: ExportRequest) -> bool:

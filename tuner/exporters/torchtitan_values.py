@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from search_spaces.model_spec import ModelSpec
 from tuner.exporters.base import Check, Knob, goes, never, only, schedules, tensor_1d, unless
+from tuner.exporters.fsdp2_values import shard_degree
 from tuner.ports import ExportRequest, Refusal
 
 SCHEDULES: Final[Mapping[str, str]] = {
@@ -33,14 +34,6 @@ def about_model(request: ExportRequest) -> Refusal | None:
     if model.family != "llama" or model.qkv_bias or model.sliding_window:
         return Refusal(knob="model", reason=f"model {model.name}: of our models it has Llama alone")
     return None
-
-
-def shard_degree(request: ExportRequest) -> int:
-    """Replicas that share the shards: `data_parallel_shard_degree`, to which it multiplies cp."""
-    config = request.config
-    if config.zero_stage == 0:
-        return 1
-    return config.zero_shard_degree // config.cp if config.zero_shard_degree else config.dp
 
 
 def _rounds() -> Check:

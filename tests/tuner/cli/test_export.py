@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -252,3 +253,18 @@ def test_a_file_that_gives_no_baseline_is_one_sentence(
     assert message in err
     assert not (tmp_path / "study.toml").exists()
     assert cli("init", "--from", "missing.json")[0] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_our_own_export_trains(study: Run, tmp_path: Path) -> None:
+    study("export", "1", "--to", "tuner", "-o", "tuned")
+    venv = Path(sys.executable).parent
+    subprocess.run(
+        ["bash", str(tmp_path / "tuned/run.sh")],
+        env={**os.environ, "PATH": f"{venv}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=100,
+    )
+    last = (tmp_path / "tuned/report.0.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["tokens_per_step"] == 8 * 64
