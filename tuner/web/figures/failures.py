@@ -72,7 +72,7 @@ def untried(data: StudyData) -> Picture | Missing:
         made.add_bar(
             x=[counts[i] for i in mine], y=mine, orientation="h", name=name, width=0.75,
             marker={"color": colour}, text=[f" {counts[i]:,}" for i in mine],
-            textposition="outside", cliponaxis=False,
+            textposition="auto", insidetextanchor="end", cliponaxis=False,
             customdata=[text(groups[i].reason) for i in mine],
             hovertemplate="%{x:,} points, for example: %{customdata}<extra></extra>",
         )  # fmt: skip

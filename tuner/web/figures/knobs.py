@@ -81,6 +81,7 @@ def parallel(data: StudyData) -> Picture | Missing:
     knobs = sorted(knobs[:_MOST_AXES], key=list(data.varying_knobs).index)
     made = figure(height=460, meta={"min_width": max(360, 95 * (len(knobs) + 1))})
     scale = {knob: _places(by_value(data, knob)) for knob in knobs}
+    is_sparse = len(data.leaderboard) <= 60
     speeds = [row.tokens_per_s for row in data.leaderboard]
     low, high = min(speeds), max(speeds)
     for place, (name, rows) in reversed(list(enumerate(_by_class(data.leaderboard).items()))):
@@ -94,8 +95,8 @@ def parallel(data: StudyData) -> Picture | Missing:
             y += [*heights, None]
         made.add_scatter(
             x=x, y=y, mode="lines", name=name, hoverinfo="skip",
-            line={"color": _CLASS_COLOURS[place], "width": 2.0 if place == 0 else 1.0},
-            opacity=0.9 if place == 0 else 0.45,
+            line={"color": _CLASS_COLOURS[place], "width": 2.5 if place == 0 else 1.2},
+            opacity=0.9 if place == 0 or is_sparse else 0.45,
         )  # fmt: skip
     _add_value_labels(made, scale, low, high)
     made.update_xaxes(

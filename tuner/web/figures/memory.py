@@ -10,8 +10,8 @@ from tuner.web.figures.style import (
     axis,
     figure,
     short_labels,
-    text,
     unit_of,
+    wrapped,
 )
 from tuner.web.leader_details import LeaderDetails, StageMemory
 from tuner.web.study_data import StudyData
@@ -32,7 +32,7 @@ def _measured(data: StudyData, leaders: list[LeaderDetails]) -> Picture:
     made = figure(height=430, barmode="group", bargap=0.25)
     num_stages = max(len(leader.stages) for leader in leaders)
     for place, leader in enumerate(leaders):
-        name = f"{place + 1}. {text(labels[leader.config_key])}"
+        name = wrapped(f"{place + 1}. {labels[leader.config_key]}", 34)
         add = _add_bars if num_stages <= _MOST_BARS else _add_line
         add(made, leader, name, PALETTE[place], scale)
     largest = max(s.peak_memory_bytes for leader in leaders for s in leader.stages)
@@ -41,7 +41,8 @@ def _measured(data: StudyData, leaders: list[LeaderDetails]) -> Picture:
     made.update_xaxes(
         axis(
             "pipeline rank (0 holds the first stage)",
-            dtick=max(1, num_stages // 16),
+            dtick=max(1, num_stages // 8),
+            range=[-0.5, num_stages - 0.5],
             zeroline=False,
         )
     )
@@ -79,7 +80,7 @@ def _add_line(made: Any, leader: LeaderDetails, name: str, colour: str, scale: f
     made.add_scatter(
         x=[stage.pp_rank for stage in leader.stages],
         y=[stage.peak_memory_bytes / scale for stage in leader.stages],
-        mode="lines+markers", name=name, line={"color": colour},
+        mode="lines", name=name, line={"color": colour},
         hovertemplate="pipeline rank %{x}: %{y:.3~g}<extra></extra>",
     )  # fmt: skip
 

@@ -69,7 +69,12 @@ def front(data: StudyData) -> Picture | Missing:
             name="memory limit", line={"color": VERMILLION, "dash": "dash"}, row=1, col=1,
         )  # fmt: skip
     made.update_yaxes(speed_axis(), row=1, col=1)
-    made.update_xaxes(axis(f"peak memory of the fullest rank ({name})"), row=1, col=1)
+    ends = [min(memory), max([*memory, limit / scale] if limit and is_near else memory)]
+    room = 0.04 * (ends[1] - ends[0])
+    made.update_xaxes(
+        axis(f"peak memory of the fullest rank ({name})", range=[ends[0] - room, ends[1] + room]),
+        row=1, col=1,
+    )  # fmt: skip
     saved = 1 - first[0].peak_memory_bytes / rows[0].peak_memory_bytes
     lost = 1 - first[0].tokens_per_s / rows[0].tokens_per_s
     words = [f"{len(first)} configurations are not beaten in both throughput and memory"]

@@ -80,6 +80,11 @@ def step_time(data: StudyData) -> Picture | Missing:
     return _draw(data, rows, order, colours, source)
 
 
+def _words(name: str) -> str:
+    """A part's name for people; collectives keep theirs, `axis.operation`."""
+    return name if "." in name else name.replace("_", " ")
+
+
 def _draw(
     data: StudyData,
     rows: Mapping[str, Mapping[str, float]],
@@ -100,7 +105,7 @@ def _draw(
         is_repeated = list(colours.values()).index(colours[name]) < list(colours).index(name)
         made.add_bar(
             x=[parts.get(name, 0.0) / scale for parts in rows.values()], y=names, orientation="h",
-            name=text(name.replace("_", " ")), legendrank=place,
+            name=text(_words(name)), legendrank=place,
             marker={"color": colours[name], "pattern": {"shape": "/" if is_repeated else ""}},
             customdata=[100 * parts.get(name, 0.0) / (sum(parts.values()) or 1.0)
                         for parts in rows.values()],
@@ -111,7 +116,7 @@ def _draw(
     best = next(iter(rows.values()))
     total = sum(best.values()) or 1.0
     shares = ", ".join(
-        f"{name.replace('_', ' ')} {100 * value / total:.0f} %"
+        f"{_words(name)} {100 * value / total:.0f} %"
         for name, value in sorted(best.items(), key=lambda item: -item[1])[:3]
     )
     return Picture(made, f"In the best configuration: {shares}. {source}")
