@@ -89,7 +89,7 @@ class Controller:
         self._runner = TrialRunner(
             study, launcher, self._lease, self._clock, self._is_excluded, self._show
         )
-        self._predictor = Predictor(study.model, study.training, study.cluster)
+        self._predictor = Predictor(study.model, study.training, study.cluster, study.is_kernel)
         self._book = TrialBook()
         self._observations: dict[int, Observation] = {}
         self._told: dict[int, Observation] = {}

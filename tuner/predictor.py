@@ -22,8 +22,14 @@ _MOST_TRIALS = 200
 class Predictor:
     """The cost model of one study, before and after it learnt from trials."""
 
-    def __init__(self, model: ModelSpec, training: TrainingSpec, cluster: ClusterSpec) -> None:
-        self._prior = AnalyticCostModel(model, training, cluster)
+    def __init__(
+        self,
+        model: ModelSpec,
+        training: TrainingSpec,
+        cluster: ClusterSpec,
+        is_kernel: bool = True,
+    ) -> None:
+        self._prior = AnalyticCostModel(model, training, cluster, is_kernel=is_kernel)
         self._calibrated = self._prior
         self._num_learnt = 0
         self._limit_bytes = cluster.memory_bytes

@@ -72,15 +72,25 @@ class Study:
             return None
         return self.config.launcher.memory_limit_bytes or self.cluster.memory_bytes
 
+    @property
+    def is_kernel(self) -> bool:
+        """Whether trials run on the built-in kernel, and not on a trainer of the user's."""
+        return self.config.trainer is None
+
 
 def build_candidates(
     points: Sequence[ParallelConfig],
     model: ModelSpec,
     training: TrainingSpec,
     cluster: ClusterSpec,
+    *,
+    is_kernel: bool = True,
 ) -> list[Candidate]:
-    """Every legal point with the cost model's word on it; none is dropped here."""
-    cost_model = AnalyticCostModel(model, training, cluster)
+    """Every legal point with the cost model's word on it; none is dropped here.
+
+    `is_kernel`: the built-in kernel runs them, and not a trainer of the user's.
+    """
+    cost_model = AnalyticCostModel(model, training, cluster, is_kernel=is_kernel)
     return [
         Candidate(
             config=point,
@@ -232,7 +242,9 @@ def _assemble(record: StudyRecord, inputs: Inputs, store: Store) -> Study:
         training=config.training,
         cluster=cluster,
         space=inputs.space,
-        candidates=build_candidates(inputs.points, model, config.training, cluster),
+        candidates=build_candidates(
+            inputs.points, model, config.training, cluster, is_kernel=config.trainer is None
+        ),
         store=store,
         paths=StudyPaths.of(run_folder_of(config.store.url), record.name),
         objective=inputs.objective,

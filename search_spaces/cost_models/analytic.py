@@ -67,11 +67,17 @@ class AnalyticCostModel:
         constants: Constants | None = None,
         *,
         calibration: Calibration | None = None,
+        is_kernel: bool = True,
     ) -> None:
-        """Set up with the prior's constants, with others, or with what `refit` learnt."""
+        """Set up with the prior's constants, with others, or with what `refit` learnt.
+
+        `is_kernel`: the tuner's own kernel is to run the configurations; of other trainers only
+        what is published of such stacks is known.
+        """
         self.model = model
         self.training = training
         self.cluster = cluster
+        self.is_kernel = is_kernel
         self.hardware = hardware_of(cluster)
         self.prior: Constants = constants or prior_constants(cluster)
         self.calibration = calibration or Calibration(constants=self.prior)
@@ -84,12 +90,17 @@ class AnalyticCostModel:
     def with_calibration(self, calibration: Calibration) -> "AnalyticCostModel":
         """The same model, prior and cluster with something else learnt."""
         return AnalyticCostModel(
-            self.model, self.training, self.cluster, self.prior, calibration=calibration
+            self.model,
+            self.training,
+            self.cluster,
+            self.prior,
+            calibration=calibration,
+            is_kernel=self.is_kernel,
         )
 
     def points(self, configs: Sequence[ParallelConfig]) -> Points:
         """The configurations as columns."""
-        return points_of(self.model, self.training, configs, is_kernel=True)
+        return points_of(self.model, self.training, configs, is_kernel=self.is_kernel)
 
     def predict(self, points: Points) -> Prediction:
         """Predictions for columns: the fast path."""

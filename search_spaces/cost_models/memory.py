@@ -163,7 +163,9 @@ class Densities:
     """What comes and goes within a step of the tuner's own kernel, in place of the last but one."""
 
 
-def densities(points: Points, hardware: Hardware, constants: Constants) -> Densities:
+def densities(
+    points: Points, hardware: Hardware, constants: Constants, shares: RankShares | None = None
+) -> Densities:
     """Everything that does not differ from rank to rank."""
     stage, shards = np.asarray(points.zero_stage), points.shards
     training = np.asarray(points.is_training)
@@ -192,7 +194,7 @@ def densities(points: Points, hardware: Hardware, constants: Constants) -> Densi
         logits=constants.logits_memory * constants.fragmentation * vocabulary * per_logit,
         gathered=np.where(stage >= 3, gathered * points.dtype_bytes, 0.0),
         runtime=scale * constants.base_memory_bytes,
-        shares=rank_shares(points),
+        shares=shares or rank_shares(points),
         waiting=kept_in_flight(points),
         kernel=kernel_buffers(points, hardware, constants) if points.is_kernel else None,
     )
@@ -237,10 +239,14 @@ def stage_memory(
 
 
 def peak_memory(
-    points: Points, stages: StageLayers, hardware: Hardware, constants: Constants
+    points: Points,
+    stages: StageLayers,
+    hardware: Hardware,
+    constants: Constants,
+    shares: RankShares | None = None,
 ) -> tuple[Column, MemoryParts]:
     """Peak over the pipeline's ranks, and the parts of the rank where it is reached."""
-    density = densities(points, hardware, constants)
+    density = densities(points, hardware, constants, shares)
     single = np.asarray(np.asarray(points.pp) <= 1, dtype=np.float64)
     both = np.maximum(single, np.asarray(points.schedule) == ZBV)
     first = stage_memory(points, density, stages.first, 0.0, 1.0, both)

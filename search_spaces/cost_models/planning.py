@@ -205,6 +205,13 @@ def with_nodes(cluster: ClusterSpec, num_nodes: int) -> ClusterSpec:
     return cluster.model_copy(update={"num_nodes": num_nodes})
 
 
+def _moved(
+    costs: AnalyticCostModel, training: TrainingSpec, cluster: ClusterSpec
+) -> AnalyticCostModel:
+    """The same cost model for another recipe or cluster."""
+    return AnalyticCostModel(costs.model, training, cluster, costs.prior, is_kernel=costs.is_kernel)
+
+
 def best_of(space: SearchSpace, costs: AnalyticCostModel) -> PlannedPoint | None:
     """The fastest point of a space that fits; none where none does."""
     configs = list(space)
@@ -223,7 +230,7 @@ def nodes_that_fit(
     for doubling in range(1, most_doublings + 1):
         cluster = with_nodes(setting.cluster, setting.cluster.num_nodes << doubling)
         larger = SearchSpace(setting.model, setting.training, cluster, domains)
-        best = best_of(larger, AnalyticCostModel(costs.model, costs.training, cluster, costs.prior))
+        best = best_of(larger, _moved(costs, costs.training, cluster))
         if best is not None:
             return cluster.num_nodes, best
     return None
@@ -244,7 +251,7 @@ def scaling(
         training = TrainingSpec.model_validate(
             {**setting.training.model_dump(), "global_batch_size": batch}
         )
-        model = AnalyticCostModel(costs.model, training, cluster, costs.prior)
+        model = _moved(costs, training, cluster)
         best = best_of(SearchSpace(setting.model, training, cluster, domains), model)
         rate = best.tokens_per_s / cluster.num_devices if best else None
         base = rate if base is None else base

@@ -6,6 +6,7 @@ a table of measurements of many models has arrays everywhere. Codes stand for na
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -91,17 +92,17 @@ class Points:
         """Number of points (1 when every column is scalar)."""
         return max(np.size(getattr(self, field.name)) for field in fields(self))
 
-    @property
+    @cached_property
     def num_microbatches(self) -> Column:
         """Micro-batches per replica and step."""
         return np.maximum(self.global_batch_size / (self.dp * self.micro_batch_size), 1.0)
 
-    @property
+    @cached_property
     def tokens(self) -> Column:
         """Tokens of one micro-batch on one context-parallel rank."""
         return self.micro_batch_size * self.sequence_length / self.cp
 
-    @property
+    @cached_property
     def shards(self) -> Column:
         """Ranks that share one shard set of the ZeRO states (HSDP: fewer than `dp`)."""
         degree = np.asarray(self.shard_degree)

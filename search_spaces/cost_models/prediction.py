@@ -15,7 +15,7 @@ from search_spaces.cost_models.memory import (
     stage_memory,
 )
 from search_spaces.cost_models.optimizer import accumulation_s, optimizer_s
-from search_spaces.cost_models.parameters import rank_shares
+from search_spaces.cost_models.parameters import RankShares, rank_shares
 from search_spaces.cost_models.pipeline import pipeline_times
 from search_spaces.cost_models.points import ZBV, Array, Column, Points
 from search_spaces.cost_models.residual import PRIOR_HALF_WIDTH
@@ -48,13 +48,16 @@ class Prediction:
 
 
 def _time_parts(
-    points: Points, hardware: Hardware, constants: Constants, stages: StageLayers
+    points: Points,
+    hardware: Hardware,
+    constants: Constants,
+    stages: StageLayers,
+    shares: RankShares,
 ) -> dict[str, Column]:
     """Seconds per step by part."""
     layer, ends = work_times(points, hardware, constants)
     pipe = pipeline_times(points, stages, layer, ends, hardware, constants)
     single = np.asarray(np.asarray(points.pp) <= 1, dtype=np.float64)
-    shares = rank_shares(points)
     held = np.maximum(shares.held(stages.first, 1.0, single), shares.held(stages.last, single, 1.0))
     micro_batches = points.num_microbatches
     per_layer = micro_batches * pipe.slowest_layers
@@ -82,7 +85,7 @@ def _slowdown(points: Points, hardware: Hardware, constants: Constants) -> Colum
 
 def step_time(points: Points, hardware: Hardware, constants: Constants) -> Column:
     """Seconds per optimizer step of all points at once."""
-    parts = _time_parts(points, hardware, constants, stage_layers(points))
+    parts = _time_parts(points, hardware, constants, stage_layers(points), rank_shares(points))
     total = sum(parts.values(), start=np.float64(0.0))
     return np.asarray(total * _slowdown(points, hardware, constants), dtype=np.float64)
 
@@ -123,15 +126,15 @@ def _predict_chunk(
     points: Points, hardware: Hardware, constants: Constants, result: Prediction, rows: slice
 ) -> None:
     """Write the predictions of some points into the rows of a result."""
-    stages = stage_layers(points)
+    stages, shares = stage_layers(points), rank_shares(points)
     slower = _slowdown(points, hardware, constants)
     total: Column = 0.0
-    for name, part in _time_parts(points, hardware, constants, stages).items():
+    for name, part in _time_parts(points, hardware, constants, stages, shares).items():
         column = result.parts_s[name][rows]
         np.multiply(part, slower, out=column)
         total = total + column
     result.step_time_s[rows] = total
-    memory, parts = peak_memory(points, stages, hardware, constants)
+    memory, parts = peak_memory(points, stages, hardware, constants, shares)
     result.peak_memory_bytes[rows] = memory
     for name in MEMORY_PARTS:
         result.memory_parts_bytes[name][rows] = getattr(parts, name)

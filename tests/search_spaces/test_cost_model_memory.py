@@ -89,3 +89,33 @@ def test_a_mixture_holds_its_share_of_experts():
     split = costs.estimate(ParallelConfig(dp=8, ep=8, dtype="bf16"))
     assert split.memory_parts_bytes["weights"] < 0.2 * whole.memory_parts_bytes["weights"]
     assert split.parts_s["expert_parallel"] > whole.parts_s["expert_parallel"] == 0
+
+
+def test_the_kernel_never_holds_all_logits():
+    """Its loss walks over blocks; other stacks hold every logit in fp32."""
+    cluster = load_cluster_spec("dgx-a100-80")
+    recipe = TrainingSpec(sequence_length=8192, global_batch_size=8, dtype="bf16")
+    model = load_model_spec("llama3-8b")
+    config = ParallelConfig(dp=8, zero_stage=3, recompute="full", dtype="bf16")
+    own, other = (
+        AnalyticCostModel(model, recipe, cluster, is_kernel=is_kernel).estimate(config)
+        for is_kernel in (True, False)
+    )
+    assert own.memory_parts_bytes["logits"] < 1.5 * 2**30
+    assert other.memory_parts_bytes["logits"] > 8 * 8192 * model.vocab_size
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_gradients_under_way_count_three_layers_at_most(stage):
+    """Deeper models hold no more of them; on CPU each is received into a buffer of its size."""
+    recipe = TrainingSpec(sequence_length=64, global_batch_size=8)
+    cluster = load_cluster_spec("laptop")
+    config = ParallelConfig(dp=4, zero_stage=stage, recompute="full")
+    buffers = []
+    for layers in (8, 16):
+        model = load_model_spec("gpt2-124m").model_copy(update={"num_layers": layers})
+        parts = AnalyticCostModel(model, recipe, cluster).estimate(config).memory_parts_bytes
+        buffers.append(parts["buffers"])
+    layer_bytes = 4 * 12 * 768**2
+    assert buffers[0] == pytest.approx(buffers[1], rel=0.01)
+    assert buffers[0] > 5 * layer_bytes * 0.99

@@ -102,3 +102,15 @@ def test_layers_are_balanced_by_cost_as_nanotron_does():
     assert tables.balanced_stages(32, 1, 2.0) == (-1, -1, -1)
     assert tables.used_ranks(16, 16, 4.0) < 16
     assert tables.used_ranks(32, 4, 2.0) == 4
+
+
+def test_too_few_micro_batches_for_the_engine_are_illegal(frame):
+    """nanotron asserts that a pipeline of p ranks gets p - 1 micro-batches at least."""
+    row = frame.iloc[[0]].assign(
+        layers=32, pp=8, dp=2, virtual_stages=1, micro_batch_size=1, tp=1, vocab_size=51200
+    )
+    stack = next(stack for stack in tables.STACKS if stack.name == "nanotron")
+    for batch, expected in ((12, True), (14, False)):
+        found = tables.is_illegal(row.assign(global_batch_size=batch), stack)
+        assert found.tolist() == [expected]
+        assert not tables.is_illegal(row.assign(global_batch_size=batch), tables.DEFAULT_STACK)[0]

@@ -130,7 +130,10 @@ def candidates(
     """
     config = describe(model, study_file=study_file, **options)
     inputs = resolve(config, UserFunctions(None, constraint))
-    return build_candidates(inputs.points, inputs.model, inputs.config.training, inputs.cluster)
+    return build_candidates(
+        inputs.points, inputs.model, inputs.config.training, inputs.cluster,
+        is_kernel=inputs.config.trainer is None,
+    )  # fmt: skip
 
 
 def _name_of(part: Any) -> str:

@@ -28,7 +28,9 @@ def show_plan(config: StudyConfig, *, as_json: bool) -> None:
 
     inputs = resolve(config)
     config, model, cluster = inputs.config, inputs.model, inputs.cluster
-    candidates = build_candidates(inputs.points, model, config.training, cluster)
+    candidates = build_candidates(
+        inputs.points, model, config.training, cluster, is_kernel=config.trainer is None
+    )
     first = _first_candidates(config, candidates)
     if as_json:
         print_json(_document(config, candidates, first))

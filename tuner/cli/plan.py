@@ -76,9 +76,12 @@ def plan(
     from search_spaces.cost_models.analytic import AnalyticCostModel
 
     extra = _overrides(cluster, sequence_length, global_batch, dtype)
-    space, _ = search_space(study_config(study, (*overrides, *extra), model=model, devices=devices))
+    config = study_config(study, (*overrides, *extra), model=model, devices=devices)
+    space, _ = search_space(config)
     setting = space.setting
-    costs = AnalyticCostModel(setting.model, setting.training, setting.cluster)
+    costs = AnalyticCostModel(
+        setting.model, setting.training, setting.cluster, is_kernel=config.trainer is None
+    )
     money = price if price is not None else setting.cluster.price_per_device_hour
     if knobs is not None:
         code = _why(space, costs, knobs, tokens, money, as_json)
