@@ -19,7 +19,8 @@ class Figure:
 
     def agrees_with(self, expected: float) -> bool:
         """Whether the true value may be `expected`."""
-        return abs(self.value - expected) <= self.slack * (1 + 1e-9)
+        rounding = 4 * math.ulp(expected) if self.slack else 0.0
+        return abs(self.value - expected) <= self.slack * (1 + 1e-9) + rounding
 
     def scaled(self, factor: float) -> "Figure":
         """The number in another unit."""

@@ -23,6 +23,7 @@ import os
 import selectors
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from tuner.launchers.channel import ChannelServer
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+# A process may be born while its family is killed, so that it has to be looked for again.
+_MAX_ROUNDS, _ROUND_S = 50, 0.005
 
 
 def _prctl(option: int, value: int) -> None:
@@ -167,8 +170,7 @@ class _Server:
 
     def _finish(self, group: _Group) -> None:
         del self._groups[group.name]
-        for pid in self._strays():
-            _signal(pid, signal.SIGKILL, whole_group=False)
+        self._end_strays()
         self._channel.send("empty", group=group.name)
 
     def _strays(self) -> list[int]:
@@ -178,6 +180,17 @@ class _Server:
             return []
         ranks = {pid for group in self._groups.values() for pid in group.rank_of}
         return [int(pid) for pid in path.read_text().split() if int(pid) not in ranks]
+
+    def _end_strays(self) -> None:
+        """Kill orphans of ranks with all below them: those fall to us only once these are dead."""
+        for _ in range(_MAX_ROUNDS):
+            orphans = self._strays()
+            if not orphans:
+                return
+            for pid in (member for orphan in orphans for member in _family(orphan)):
+                _signal(pid, signal.SIGKILL, whole_group=False)
+            time.sleep(_ROUND_S)
+            self._reap_strays()
 
     def _reap_strays(self) -> None:
         for pid in self._strays():
@@ -195,8 +208,17 @@ class _Server:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
             group.rank_of.clear()
-        for pid in self._strays():
-            _signal(pid, signal.SIGKILL, whole_group=False)
+        self._end_strays()
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all below it, as far as the kernel tells."""
+    try:
+        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        lists = []
+    children = [int(child) for text in lists for child in text.split()]
+    return [pid, *(member for child in children for member in _family(child))]
 
 
 def _signal(pid: int, number: int, *, whole_group: bool = True) -> None:

@@ -14,6 +14,7 @@ from tuner.adapters.base import Adapter
 from tuner.adapters.log_lines import LogLine, LogTail
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "adapters"
+_MODEL = load_model_spec("gpt2-124m")
 _MEGATRON = ParallelConfig(tp=2, pp=2, dp=2, micro_batch_size=2)
 _TWO_TIMES_FOUR = ParallelConfig(dp=4, tp=2, micro_batch_size=2)
 _HF = ParallelConfig(dp=2, micro_batch_size=4)
@@ -41,7 +42,7 @@ class Logs:
         config, batch, length = RUNS[trainer]
         return TrialJob(
             trial_id="t",
-            model=load_model_spec("gpt2-124m"),
+            model=_MODEL,
             training=TrainingSpec(sequence_length=length, global_batch_size=batch),
             config=config,
             measure=MeasureSpec(warmup_steps=warmup_steps, measured_steps=measured_steps),

@@ -36,7 +36,7 @@ def test_the_bar_gives_the_step_time(
     assert output.result is not None, output.failures
     assert output.result.step_time_s == pytest.approx(step_s)
     assert output.result.final_loss == loss
-    assert [step.is_warmup for step in output.steps] == [True, True] + [False] * 6
+    assert [step.is_warmup for step in output.steps] == [True] + [False] * 6
 
 
 @pytest.mark.parametrize("form", ["'{:.4g}'", "{:.4f}"], ids=["version 5", "version 4"])

@@ -99,7 +99,9 @@ def test_the_hook_writes_what_the_contract_reads(
     assert [run.step(loss=1.5, sequences=4, tokens=64, micro_batches=2) for _ in "ab"] == [
         False, True,
     ]  # fmt: skip
-    lines = [parse_hook_line(text) for text in (tmp_path / "report.1.jsonl").read_text().split()]
+    lines = [
+        parse_hook_line(text) for text in (tmp_path / "report.1.jsonl").read_text().splitlines()
+    ]
     start, first = lines[0], lines[1]
     assert isinstance(start, HookStart)
     assert (start.rank, start.world_size) == (1, 2)
