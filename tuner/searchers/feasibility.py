@@ -23,7 +23,7 @@ from tuner.searchers.parts import PartsPrior
 
 _CERTAIN = 1e-9
 _SWEEPS = 8
-_SHORTFALLS = np.linspace(0.0, 0.24, 13)
+SHORTFALLS = np.linspace(0.0, 0.24, 13)
 """Log units by which the memory in use at the limit may fall short of it: allocators fragment, and
 some bytes are not theirs to count."""
 
@@ -162,11 +162,11 @@ def memory_scale(peaks: Floats, probabilities: Floats) -> MemoryScale | None:
     return MemoryScale(-intercept / slope, -1 / slope)
 
 
-def _shortfall(margins: Sequence[float]) -> Floats:
-    """Belief in each of `_SHORTFALLS` after points ran at these margins below the limit."""
-    logs = -0.5 * (_SHORTFALLS / 0.04) ** 2
+def shortfall_belief(margins: Sequence[float]) -> Floats:
+    """Belief in each of `SHORTFALLS` after points ran at these margins below the limit."""
+    logs = -0.5 * (SHORTFALLS / 0.04) ** 2
     for margin in margins:
-        logs = logs + log_ndtr((margin - _SHORTFALLS) / 0.015)
+        logs = logs + log_ndtr((margin - SHORTFALLS) / 0.015)
     weights = np.exp(logs - logs.max())
     return np.asarray(weights / weights.sum())
 
@@ -225,13 +225,13 @@ class FeasibilityModel:
             else:
                 memory += self._memory_evidence(row, each, blur)
         measured = [item for item in memory if item.sign >= 0]
-        self._shortfall = _shortfall([item.value for item in measured if item.sign == 0])
+        self._shortfall = shortfall_belief([item.value for item in measured if item.sign == 0])
         self._memory.fit(_thinned(measured))
         blamed = [item.row for item in memory if item.sign < 0]
         blamed += self._blame_memory(unclear)
         if blamed:
             self._learn_shortfall(blamed, measured)
-            typical = float(self._shortfall @ _SHORTFALLS)
+            typical = float(self._shortfall @ SHORTFALLS)
             memory = measured + [Evidence(row, -1, blur, typical) for row in blamed]
             self._memory.fit(_thinned(memory))
         other = [item for row, each in known.items() for item in _other_evidence(row, each)]
@@ -249,7 +249,7 @@ class FeasibilityModel:
             return
         mean, spread = self._memory.predict(np.array(rows, dtype=np.intp))
         width = np.hypot(spread, 0.35 * self._spread)[:, None]
-        fails = log_ndtr((_SHORTFALLS - mean[:, None]) / width).sum(axis=0)
+        fails = log_ndtr((SHORTFALLS - mean[:, None]) / width).sum(axis=0)
         weights = self._shortfall * np.exp(fails - fails.max())
         self._shortfall = weights / weights.sum()
 
@@ -272,7 +272,7 @@ class FeasibilityModel:
 
     def _fits(self, rows: Rows) -> Floats:
         mean, spread = self._memory.predict(rows)
-        margin = mean[:, None] - _SHORTFALLS
+        margin = mean[:, None] - SHORTFALLS
         width = np.hypot(spread, 0.35 * self._spread)[:, None]
         return np.asarray(ndtr(margin / width) @ self._shortfall)
 

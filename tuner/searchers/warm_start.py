@@ -13,11 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import log_ndtr, ndtr
 
+from trainer.contract import FailureKind
 from tuner.ports import Candidate, Observation
 from tuner.searchers.calibrated_model import CalibratedModel
-from tuner.searchers.feasibility import MemoryScale, memory_scale
+from tuner.searchers.feasibility import (
+    SHORTFALLS,
+    MemoryScale,
+    memory_scale,
+    shortfall_belief,
+)
 from tuner.searchers.history import History
 from tuner.searchers.kernels import KnobKernel
 from tuner.searchers.knobs import Floats, varying_knobs
@@ -49,7 +55,7 @@ def warm_start(candidates: Sequence[Candidate], earlier: Sequence[EarlierStudy])
     for study in earlier:
         measured = _measured(study)
         if len(measured) >= MIN_MEASURED and corrected:
-            corrected = _corrected(corrected, measured)
+            corrected = _corrected(corrected, measured, study)
     return corrected
 
 
@@ -72,32 +78,71 @@ def _measured(study: EarlierStudy) -> list[_Measured]:
     ]
 
 
-def _corrected(candidates: list[Candidate], measured: list[_Measured]) -> list[Candidate]:
-    every = [item.candidate for item in measured] + candidates
-    times = dict(enumerate(item.step_time_s for item in measured))
-    peaks = {row: m.peak_memory_bytes for row, m in enumerate(measured) if m.peak_memory_bytes}
-    kernel = KnobKernel(varying_knobs([candidate.config for candidate in every]), len(every))
-    start = len(measured)
-    time = _factors(
-        kernel, [c.step_time_s for c in every], [c.step_time_parts_s for c in every], times, start
-    )
-    memory = _factors(
-        kernel,
-        [c.peak_memory_bytes for c in every],
-        [c.peak_memory_parts_bytes for c in every],
-        peaks,
-        start,
-    )
-    scale = _scale_of(candidates)
-    return [_apply(candidate, row, time, memory, scale) for row, candidate in enumerate(candidates)]
-
-
 @dataclass(frozen=True)
 class _Factors:
     """Factor on each new candidate's prediction, and the spread of its log."""
 
     factor: Floats
     spread: Floats
+
+
+def _out_of_memory(study: EarlierStudy) -> list[Candidate]:
+    """Candidates of an earlier study that could not run, for want of memory or of a reason."""
+    rows = {candidate.config: row for row, candidate in enumerate(study.candidates)}
+    history = History.of(study.observations, rows)
+    return [
+        study.candidates[row]
+        for row in history.infeasible
+        if history.known[row].failure in (None, FailureKind.OOM)
+    ]
+
+
+def _corrected(
+    candidates: list[Candidate], measured: list[_Measured], study: EarlierStudy
+) -> list[Candidate]:
+    failed = _out_of_memory(study)
+    every = [item.candidate for item in measured] + failed + candidates
+    times = dict(enumerate(item.step_time_s for item in measured))
+    peaks = {row: m.peak_memory_bytes for row, m in enumerate(measured) if m.peak_memory_bytes}
+    kernel = KnobKernel(varying_knobs([candidate.config for candidate in every]), len(every))
+    time = _factors(
+        kernel,
+        [c.step_time_s for c in every],
+        [c.step_time_parts_s for c in every],
+        times,
+        len(measured),
+    )
+    memory = _factors(
+        kernel,
+        [c.peak_memory_bytes for c in every],
+        [c.peak_memory_parts_bytes for c in every],
+        peaks,
+        len(measured),
+    )
+    scale, earlier_scale = _scale_of(candidates), _scale_of(study.candidates)
+    if scale is not None and earlier_scale is not None and memory is not None:
+        lost = _shortfall(earlier_scale, list(peaks.values()), failed, memory)
+        scale = replace(scale, log_limit=scale.log_limit - lost)
+    start = len(failed)
+    return [
+        _apply(candidate, start + row, time, memory, scale)
+        for row, candidate in enumerate(candidates)
+    ]
+
+
+def _shortfall(
+    scale: MemoryScale, peaks: Sequence[float], failed: Sequence[Candidate], memory: _Factors
+) -> float:
+    """By how much, in log, the memory in use fell short of the limit where trials ran out of it."""
+    belief = np.log(shortfall_belief([scale.log_limit - math.log(peak) for peak in peaks]))
+    for row, candidate in enumerate(failed):
+        peak = float(memory.factor[row]) * (candidate.peak_memory_bytes or math.inf)
+        margin = scale.log_limit - math.log(peak)
+        if margin < SHORTFALLS[-1]:  # else something other than memory was the reason
+            width = math.hypot(float(memory.spread[row]), 0.35 * scale.spread)
+            belief = belief + log_ndtr((SHORTFALLS - margin) / width)
+    weights = np.exp(belief - belief.max())
+    return float(weights @ SHORTFALLS / weights.sum())
 
 
 def _factors(
@@ -139,8 +184,8 @@ def _apply(
         factor = float(memory.factor[row])
         parts = candidate.peak_memory_parts_bytes
         peak = factor * candidate.peak_memory_bytes
-        # Not less than half of the old spread: the limit may be felt otherwise on the new machine.
-        spread = max(0.5 * scale.spread, min(scale.spread, float(memory.spread[row])))
+        # Not less than the old spread: the limit may be felt otherwise on the new machine.
+        spread = max(scale.spread, float(memory.spread[row]))
         changes["peak_memory_bytes"] = peak
         changes["peak_memory_parts_bytes"] = {name: factor * part for name, part in parts.items()}
         score = (scale.log_limit - math.log(peak)) / spread
