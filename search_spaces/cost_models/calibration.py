@@ -45,9 +45,13 @@ class Calibration:
     time_residual: ResidualModel | None = None
     memory_residual: ResidualModel | None = None
 
-    def predict(self, points: Points, hardware: Hardware) -> Prediction:
-        """Formulas with the constants, then the corrections and their intervals."""
-        raw = predict(points, hardware, self.constants)
+    def predict(self, points: Points, hardware: Hardware, *, has_parts: bool = True) -> Prediction:
+        """Formulas with the constants, then the corrections and their intervals.
+
+        Without `has_parts` the parts may be left out, for speed.
+        """
+        is_corrected = self.time_residual is not None or self.memory_residual is not None
+        raw = predict(points, hardware, self.constants, has_parts=has_parts or is_corrected)
         result = raw
         if self.time_residual is not None:
             shift, half = self.time_residual.correct(time_features(points, raw))

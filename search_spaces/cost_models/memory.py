@@ -238,25 +238,34 @@ def stage_memory(
     )
 
 
-def peak_memory(
+def stage_memories(
     points: Points,
     stages: StageLayers,
     hardware: Hardware,
     constants: Constants,
     shares: RankShares | None = None,
-) -> tuple[Column, MemoryParts]:
-    """Peak over the pipeline's ranks, and the parts of the rank where it is reached."""
+) -> tuple[MemoryParts, MemoryParts, MemoryParts]:
+    """Memory of the first, the fullest middle and the last pipeline rank."""
     density = densities(points, hardware, constants, shares)
     single = np.asarray(np.asarray(points.pp) <= 1, dtype=np.float64)
     both = np.maximum(single, np.asarray(points.schedule) == ZBV)
     first = stage_memory(points, density, stages.first, 0.0, 1.0, both)
     last_rank = np.asarray(points.pp) - 1.0
     last = stage_memory(points, density, stages.last, last_rank, single, 1.0 - both + single)
-    middle = stage_memory(points, density, stages.middle, 1.0, 0.0, 0.0)
-    totals = [first.total, middle.total, last.total]
-    peak = np.maximum(np.maximum(totals[0], totals[1]), totals[2])
-    at_first, at_middle = totals[0] >= peak, totals[1] >= peak
-    parts = MemoryParts(
+    return first, stage_memory(points, density, stages.middle, 1.0, 0.0, 0.0), last
+
+
+def peak_of(ranks: tuple[MemoryParts, MemoryParts, MemoryParts]) -> Column:
+    """The largest of the ranks' totals."""
+    first, middle, last = ranks
+    return np.maximum(np.maximum(first.total, middle.total), last.total)
+
+
+def parts_at(peak: Column, ranks: tuple[MemoryParts, MemoryParts, MemoryParts]) -> MemoryParts:
+    """The parts of the rank where the peak is reached."""
+    first, middle, last = ranks
+    at_first, at_middle = first.total >= peak, middle.total >= peak
+    return MemoryParts(
         **{
             name: np.where(
                 at_first,
@@ -266,4 +275,3 @@ def peak_memory(
             for name in MemoryParts.__dataclass_fields__
         }
     )
-    return peak, parts

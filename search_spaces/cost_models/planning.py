@@ -108,7 +108,7 @@ def rank(
     costs: AnalyticCostModel, configs: Sequence[ParallelConfig]
 ) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
     """Indices of the points that fit, fastest first; step times and peaks of all points."""
-    result = costs.predict(costs.points(configs))
+    result = costs.predict(costs.points(configs), has_parts=False)
     fits = result.peak_memory_bytes <= memory_limit_bytes(costs.cluster)
     order = np.argsort(result.step_time_s, kind="stable")
     return order[fits[order]], result.step_time_s, result.peak_memory_bytes

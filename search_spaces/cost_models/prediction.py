@@ -11,7 +11,9 @@ from search_spaces.cost_models.layer_table import work_times
 from search_spaces.cost_models.memory import (
     MemoryParts,
     densities,
-    peak_memory,
+    parts_at,
+    peak_of,
+    stage_memories,
     stage_memory,
 )
 from search_spaces.cost_models.optimizer import accumulation_s, optimizer_s
@@ -92,7 +94,7 @@ def step_time(points: Points, hardware: Hardware, constants: Constants) -> Colum
 
 def peak_memory_bytes(points: Points, hardware: Hardware, constants: Constants) -> Column:
     """Peak bytes over the ranks of all points at once."""
-    return peak_memory(points, stage_layers(points), hardware, constants)[0]
+    return peak_of(stage_memories(points, stage_layers(points), hardware, constants))
 
 
 def first_rank_bytes(points: Points, hardware: Hardware, constants: Constants) -> Column:
@@ -104,16 +106,21 @@ def first_rank_bytes(points: Points, hardware: Hardware, constants: Constants) -
     return stage_memory(points, density, first, 0.0, 1.0, has_head).total
 
 
-def predict(points: Points, hardware: Hardware, constants: Constants) -> Prediction:
-    """Step time and memory of all points, in chunks that stay in the processor's cache."""
+def predict(
+    points: Points, hardware: Hardware, constants: Constants, *, has_parts: bool = True
+) -> Prediction:
+    """Step time and memory of all points, in chunks that stay in the processor's cache.
+
+    Without `has_parts` only the two totals are kept, which is all that a ranking needs.
+    """
     size = points.size
     result = Prediction(
         step_time_s=np.empty(size),
-        parts_s={name: np.empty(size) for name in PARTS},
+        parts_s={name: np.empty(size) for name in PARTS if has_parts},
         peak_memory_bytes=np.empty(size),
-        memory_parts_bytes={name: np.empty(size) for name in MEMORY_PARTS},
-        step_time_half_width=np.full(size, PRIOR_HALF_WIDTH),
-        memory_half_width=np.full(size, PRIOR_MEMORY_HALF_WIDTH),
+        memory_parts_bytes={name: np.empty(size) for name in MEMORY_PARTS if has_parts},
+        step_time_half_width=np.broadcast_to(np.float64(PRIOR_HALF_WIDTH), (size,)),
+        memory_half_width=np.broadcast_to(np.float64(PRIOR_MEMORY_HALF_WIDTH), (size,)),
     )
     for start in range(0, size, CHUNK):
         rows = slice(start, start + CHUNK)
@@ -128,13 +135,14 @@ def _predict_chunk(
     """Write the predictions of some points into the rows of a result."""
     stages, shares = stage_layers(points), rank_shares(points)
     slower = _slowdown(points, hardware, constants)
-    total: Column = 0.0
-    for name, part in _time_parts(points, hardware, constants, stages, shares).items():
-        column = result.parts_s[name][rows]
-        np.multiply(part, slower, out=column)
-        total = total + column
-    result.step_time_s[rows] = total
-    memory, parts = peak_memory(points, stages, hardware, constants, shares)
-    result.peak_memory_bytes[rows] = memory
-    for name in MEMORY_PARTS:
-        result.memory_parts_bytes[name][rows] = getattr(parts, name)
+    times = _time_parts(points, hardware, constants, stages, shares)
+    result.step_time_s[rows] = sum(times.values(), start=np.float64(0.0)) * slower
+    for name, column in result.parts_s.items():
+        np.multiply(times[name], slower, out=column[rows])
+    ranks = stage_memories(points, stages, hardware, constants, shares)
+    peak = peak_of(ranks)
+    result.peak_memory_bytes[rows] = peak
+    if result.memory_parts_bytes:
+        parts = parts_at(peak, ranks)
+        for name, column in result.memory_parts_bytes.items():
+            column[rows] = getattr(parts, name)
