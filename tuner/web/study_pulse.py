@@ -21,6 +21,7 @@ from results_db.store import Store
 
 _NUM_RECENT = 5
 _MOST_BESTS = 400
+_CLAIM_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,10 @@ class Pulse:
     @property
     def is_over(self) -> bool:
         """Whether no controller runs the study any more."""
-        return self.status != "running" or (self.silent_s is None and not self.running)
+        if self.status != "running":
+            return True
+        # a new study is there for a moment before its controller has claimed it
+        return self.silent_s is None and not self.running and self.elapsed_s > _CLAIM_S
 
 
 def take_pulse(store: Store, study: int | str, now: datetime | None = None) -> Pulse:
