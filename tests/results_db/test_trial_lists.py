@@ -138,8 +138,6 @@ MANY = (
     "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < {}) "
     "SELECT {} FROM n"
 )
-    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < {}) SELECT {} FROM n"
-)
 
 
 def test_answers_can_be_cut(store, url):

@@ -27,10 +27,13 @@ class Labels(HTMLParser):
         super().__init__()
         self.ids, self.fields, self.labelled, self.headings, self.open = [], [], set(), [], []
         self.tables = self.captions = 0
+        self.tags, self.attributes = set(), set()
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         facts = dict(attrs)
+        self.tags.add(tag)
+        self.attributes |= set(facts)
         if "id" in facts:
             self.ids.append(facts["id"])
         if tag == "label":
@@ -68,8 +71,9 @@ def test_pages_load_nothing_from_elsewhere_and_have_nothing_inline(client, path)
     text = client.get(path).text
     assert not re.search(r"<(script|link|img|iframe)[^>]*(src|href)=\"(?!/static/)", text)
     assert not re.search(r"<script(?![^>]*src=)", text)
-    assert "<style" not in text
-    assert not re.search(r"<[^>]+\s(style|on\w+)=", text)
+    page = Labels(text)
+    assert "style" not in page.tags | page.attributes
+    assert not any(name.startswith("on") for name in page.attributes)
 
 
 def test_leaderboard_is_that_of_the_database(client, database):
@@ -111,8 +115,7 @@ def test_what_does_not_exist_is_said(client, path):
 
 def test_comparison_marks_what_differs(client):
     text = client.get("/compare?id=1&id=2").text
-    rows = re.findall(r'<tr( class="differs")?>\s*<th scope="row".*?</span>?(?:<[^>]*>)*', text)
-    assert rows
+    assert text.count('<tr class="differs">') > 3
     differing = client.get("/compare?id=1&id=2&only=differences").text
     assert '<th scope="row" title="tensor-parallel ranks">' in differing
     assert "global batch size" not in differing

@@ -124,7 +124,7 @@ def test_without_the_token_there_is_a_sign_in_page_alone(guarded):
     assert "not the token" in wrong.text
     assert "set-cookie" not in wrong.headers
     assert guarded.get("/", headers={"cookie": "tuner_token_8765=wrong"}).status_code == 401
-    assert guarded.get("/", headers={"cookie": "tuner_token_8765=\xff"}).status_code == 401
+    assert guarded.get("/", headers={"cookie": b"tuner_token_8765=\xff"}).status_code == 401
 
 
 def test_the_token_becomes_a_cookie_and_leaves_the_address(guarded):

@@ -39,7 +39,7 @@ def test_pages_work_on_both_databases(both):
 
 
 def test_answers_are_shown(both):
-    text = both.get("/sql", params={"q": "SELECT 4711 AS answer, NULL AS nothing"}).text
+    text = both.get("/sql", params={"q": "SELECT 4711 AS answer, NULL AS absent"}).text
     assert "4711" in text
     assert "1 row" in text
 
