@@ -230,7 +230,7 @@ def _trials(connection: Connection, study_id: int) -> list[TrialPoint]:
         .where(t.study_id == study_id)
         .order_by(t.number)
     )  # fmt: skip
-    return [TrialPoint(*row) for row in connection.execute(query)]
+    return [TrialPoint(*tuple(row)) for row in connection.execute(query)]
 
 
 def _configs(connection: Connection, study_id: int) -> dict[str, ConfigPoint]:

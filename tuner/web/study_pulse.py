@@ -232,4 +232,5 @@ def _remaining_s(
     started = connection.execute(first).scalar_one()
     if started is None:
         return None
-    return max(0, total - searched) * (now - started).total_seconds() / searched
+    elapsed_s = float((now - started).total_seconds())
+    return max(0, total - searched) * elapsed_s / searched

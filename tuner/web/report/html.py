@@ -38,7 +38,11 @@ def render_html(report: Report, *, for_print: bool = False) -> str:
         report=report,
         facts=report.facts,
         figures=FIGURES,
-        data={n: as_script_data(p.to_json()) for n, p in report.pictures.items() if _drawn(p)},
+        data={
+            name: as_script_data(picture.to_json())
+            for name, picture in report.pictures.items()
+            if isinstance(picture, Picture)
+        },
         themes=as_script_data(THEMES),
         style=_resource("report.css"),
         library=library,
@@ -48,10 +52,6 @@ def render_html(report: Report, *, for_print: bool = False) -> str:
         min_width=_min_width,
         height=_height,
     )
-
-
-def _drawn(picture: Any) -> bool:
-    return isinstance(picture, Picture)
 
 
 def _min_width(picture: Picture) -> int:

@@ -22,8 +22,8 @@ def render_markdown(report: Report, images: Mapping[str, str] | None = None) -> 
         lines += [f"### {spec.title}", ""]
         if name in images:
             lines += [f"![{spec.title}]({images[name]})", ""]
-        is_drawn = isinstance(picture, Picture)
-        lines += [_text(picture.caption if is_drawn else picture.reason), ""]
+        words_of = picture.caption if isinstance(picture, Picture) else picture.reason
+        lines += [_text(words_of), ""]
     if facts.failures:
         rows = [
             (g.cause, g.phase, f"{g.count:,}", f"trial {g.trial_number}, {g.label}: {g.message}")
