@@ -208,17 +208,18 @@ def frontier_figures(
     `cbo-plain` also runs as the study ran it, on the raw points.
     """
     points = space()
-    peak = statistics.median(
-        tflops_per_gcd(frontier_problem(seed, is_raw=False).best_s) for seed in seeds
-    )
+    machines = [frontier_problem(seed, is_raw=False) for seed in seeds]
+    peak = statistics.median(tflops_per_gcd(machine.best_s) for machine in machines)
+    fitting = statistics.median(int(np.isfinite(m.step_time_s).sum()) for m in machines)
     print(
-        f"GPT-3 175B on a simulated Frontier: {len(points.configs)} raw points,"
-        f" {len(points.legal_rows)} legal; best of a machine {peak:.1f} TFLOP/s a GCD (median),"
-        f" {len(seeds)} machines"
+        f"GPT-3 175B on a simulated Frontier, {len(seeds)} machines: {len(points.configs)} raw"
+        f" points, {len(points.legal_rows)} legal, {fitting:g} fit (median);"
+        f" the best of a machine {peak:.1f} TFLOP/s a GCD (median)"
     )
     figures: dict[str, Any] = {
         "num_raw_points": len(points.configs),
         "num_legal_points": len(points.legal_rows),
+        "num_fitting_points": fitting,
         "best_tflops_per_gcd": round(peak, 1),
     }
     cases = [(name, make, False) for name, make in searchers.items()]
