@@ -261,8 +261,8 @@ def test_a_constraint_takes_points_out_and_keeps_its_reasons(tmp_path: Path) -> 
         refused = [row for row in study.untried() if row.rule == "user:no_tp"]
         assert len(refused) == len(every) - len(kept)
         assert {row.reason for row in refused} == {"tp 2 is not wired", "tp 4 is not wired"}
-        frame = study.to_frame("untried_points")
-        assert set(frame["rule"]) == {"user:no_tp"}
+        frame = study.to_frame("why_not")
+        assert set(frame["cause"]) == {"user:no_tp"}
         assert study.record.num_legal_points == len(kept)
         told = {item["rule"]: item for item in study.record.provenance["refusals"]}
         assert told["user:no_tp"]["num_points"] == len(refused)
