@@ -83,7 +83,7 @@ def finish(url: str) -> None:
 
 def test_the_state_is_counted(url: str) -> None:
     with results_db.open(url, read_only=True) as store:
-        pulse = take_pulse(store, "going", NOW + timedelta(seconds=60))
+        pulse = take_pulse(store, "going", datetime.now(UTC) + timedelta(seconds=60))
     assert pulse.counts == {"completed": 2, "infeasible": 1, "queued": 2, "running": 1}
     assert (pulse.num_searched, pulse.max_trials, pulse.num_finished) == (3, 6, 3)
     assert list(pulse.bests) == [50.0, 100.0]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tuner.web.figures import FIGURES, Missing, Picture
 from tuner.web.report.facts import ReportFacts, report_facts
+from tuner.web.report.words import speed
 from tuner.web.study_data import StudyData
 
 
@@ -22,7 +23,7 @@ class Report:
         winner = self.facts.winner
         if winner is None:
             return "No trial has given a number yet."
-        words = f"{winner.label} is the fastest: {winner.tokens_per_s:,.5g} tokens/s"
+        words = f"{winner.label} is the fastest: {speed(winner.tokens_per_s)} tokens/s"
         gains = [
             f"{gain.ratio:.2f} times the {gain.reference} ({gain.low:.2f} to {gain.high:.2f})"
             for gain in self.facts.gains
