@@ -55,6 +55,8 @@ class Quantity:
     show: Callable[[Any], str]
     sign: int = 0
     """1 when more is better, -1 when less is, 0 when neither."""
+    counts_absent: bool = False
+    """Whether having no value differs from having one: a trial that failed has no numbers."""
 
 
 def _measured(name: str) -> Callable[[Column], Any]:
@@ -92,7 +94,7 @@ RESULTS = (
     Quantity("tokens a step", "", _measured("tokens_per_step"), formats.count),
     Quantity("final loss", "", _measured("final_loss"), _loss),
     Quantity("start-up", "before the first step", _measured("startup_s"), formats.step_time, -1),
-    Quantity("failure", "in the first failing rank's words", _failure, value),
+    Quantity("failure", "in the first failing rank's words", _failure, value, counts_absent=True),
 )  # fmt: skip
 RUNS = (
     Quantity("purpose", "", lambda column: column.summary.trial.purpose.value, value),
@@ -183,7 +185,10 @@ def _knobs() -> list[Quantity]:
     def reader(name: str) -> Callable[[Column], Any]:
         return lambda column: column.summary.trial.knobs.get(name)
 
-    return [Quantity(knob.name, knob.doc, reader(knob.name), value) for knob in KNOBS]
+    return [
+        Quantity(knob.name, knob.doc, reader(knob.name), value, counts_absent=True)
+        for knob in KNOBS
+    ]
 
 
 def _row(quantity: Quantity, columns: Sequence[Column]) -> Row:
@@ -198,7 +203,8 @@ def _row(quantity: Quantity, columns: Sequence[Column]) -> Row:
         label=quantity.label,
         about=quantity.about,
         cells=[quantity.show(item) for item in found],
-        differs=len({repr(item) for item in found}) > 1,
+        differs=len({repr(item) for item in found if quantity.counts_absent or item is not None})
+        > 1,
         best=frozenset(
             place
             for place, item in enumerate(found)

@@ -4,6 +4,7 @@ All templates escape, whatever their name; nothing in the application marks text
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -19,7 +20,6 @@ from tuner import __version__, formats
 from tuner.web.app.dashboard import dashboard_of
 
 HERE = Path(__file__).parent
-_MIMES = {"json": "application/json"}
 
 
 @lru_cache(maxsize=1)
@@ -52,7 +52,7 @@ def environment() -> Environment:
         "unknown": formats.UNKNOWN,
         "version": __version__,
         "static": static_url,
-        "attribute": getattr,
+        "plotly_style_ids": plotly_style_ids,
     }
     return made
 
@@ -94,6 +94,17 @@ def static_path(name: str) -> Path:
 
         return Path(str(plotly.__file__)).parent / "package_data" / name
     return HERE / "static" / name
+
+
+@lru_cache(maxsize=1)
+def plotly_style_ids() -> tuple[str, ...]:
+    """Ids of the style elements that Plotly's script makes unless they are there.
+
+    One library within it does so as soon as it is loaded; the page's policy forbids that, and an
+    element of the same id keeps it from trying.
+    """
+    text = static_path("plotly.min.js").read_text(encoding="utf-8")
+    return tuple(sorted(set(re.findall(r'getElementById\("([0-9a-f]{64})"\)', text))))
 
 
 def render(template: str, request: Request, **context: Any) -> str:

@@ -52,6 +52,7 @@ def trials(request: Request) -> Response:
         "found": found,
         "total": count_trials(dashboard.store, query.wanted),
         "columns": COLUMNS,
+        "has_failures": any(line.failure_kind for line in found.lines),
         "is_running": is_running(study),
         "best": max((line.tokens_per_s or 0.0 for line in found.lines), default=0.0) or 1.0,
     }
