@@ -36,6 +36,9 @@ def check_contents(wheel: Path) -> None:
     migrations = [name for name in names if name.startswith("results_db/migrations/")]
     if not presets or not migrations or "results_db/views.sql" not in names:
         raise SystemExit("the wheel lacks model presets, database migrations or views")
+    dashboard = {"cookbook.md", "templates/study.html", "static/htmx.min.js"}
+    if absent := [name for name in dashboard if f"tuner/web/app/{name}" not in names]:
+        raise SystemExit(f"the wheel lacks files of the dashboard: {', '.join(sorted(absent))}")
     print(f"{wheel.name}: {len(names)} files, packages {', '.join(sorted(tops))}")
 
 
