@@ -60,8 +60,8 @@ class Drawing:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}"'
             f' width="{self.width}" height="{self.height}" role="img" font-family="sans-serif">'
             f"<title>{escape(self.title)}</title>"
-            '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7"'
-            f' markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{INK}"/></marker>'
+            '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="5"'
+            f' markerHeight="5" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{INK}"/></marker>'
             f'</defs><rect width="{self.width}" height="{self.height}" rx="8" fill="{PALE}"/>'
         )
         return "\n".join([head, *self.parts, "</svg>"]) + "\n"
@@ -85,14 +85,17 @@ def loop() -> Drawing:
         drawing.box(x, y, width, height, colour, text, "#ffffff", radius=8)
     drawing.box(390, 190, width, 45, PURPLE, "results database", "#ffffff", radius=8)
     arrows = [
-        (170, 60, 210, 110, ""), (170, 190, 210, 140, ""), (360, 115, 390, 115, "point"),
-        (540, 110, 570, 75, "job"), (645, 90, 645, 160, ""), (570, 185, 540, 140, "report"),
-        (465, 155, 465, 190, "rows"), (390, 212, 285, 155, "everything known"),
+        (170, 60, 210, 110), (170, 190, 210, 140), (360, 125, 390, 125), (540, 110, 570, 75),
+        (645, 90, 645, 160), (570, 185, 540, 140), (465, 155, 465, 190), (390, 212, 285, 155),
     ]  # fmt: skip
-    for x1, y1, x2, y2, label in arrows:
+    for x1, y1, x2, y2 in arrows:
         drawing.line(x1, y1, x2, y2, INK, arrow=True)
-        if label:
-            drawing.text((x1 + x2) / 2 + 6, (y1 + y2) / 2 - 9, label, size=11)
+    words = [
+        (375, 84, "point"), (540, 84, "job"), (548, 185, "report"), (490, 172, "rows"),
+        (300, 205, "everything known"),
+    ]  # fmt: skip
+    for x, y, word in words:
+        drawing.text(x, y, word, size=11, anchor="middle")
     return drawing
 
 
@@ -101,29 +104,29 @@ def layout() -> Drawing:
     from search_spaces.parallel_config import ParallelConfig
 
     config = ParallelConfig(tp=2, pp=2, dp=2)
-    drawing = Drawing(680, 270, f"{config.short()} on two nodes of four devices")
+    drawing = Drawing(740, 270, f"{config.short()} on two nodes of four devices")
     for replica in range(config.dp):
         top = 20 + replica * 125
+        inner = top + (34, 16)[replica]
         drawing.box(20, top, 480, 105, "#ffffff", edge=LINE, radius=8)
-        drawing.text(
-            32, top + 14, f"replica dp={replica} (node {replica}): half of the batch", size=12
-        )
+        caption = f"replica dp={replica} (node {replica}): half of the batch"
+        drawing.text(32, top + (14, 90)[replica], caption, size=12)
         for stage in range(config.pp):
             left = 40 + stage * 235
             for shard in range(config.tp):
                 rank = (replica * config.pp + stage) * config.tp + shard
-                drawing.box(left + shard * 100, top + 34, 84, 55, (BLUE, GREEN)[stage],
-                            f"rank {rank}\nstage {stage}, half {shard}", "#ffffff", 11)  # fmt: skip
-            drawing.line(left + 84, top + 62, left + 100, top + 62, ORANGE, 4)
-        drawing.line(224, top + 62, 275, top + 62, PURPLE, 3, arrow=True)
+                text = f"rank {rank}\nstage {stage}, half {shard}"
+                fill = (BLUE, GREEN)[stage]
+                drawing.box(left + shard * 100, inner, 84, 55, fill, text, "#ffffff", 11)
+            drawing.line(left + 84, inner + 28, left + 100, inner + 28, ORANGE, 4)
+        drawing.line(224, inner + 28, 275, inner + 28, PURPLE, 2, arrow=True)
     for column in (82, 182, 317, 417):
-        drawing.line(column, 109, column, 179, RED, 2)
-    legend = ((ORANGE, "tp: a sum in every layer"), (PURPLE, "pp: activations between stages"),
-              (RED, "dp: gradients once a step"))  # fmt: skip
+        drawing.line(column, 109, column, 161, RED, 2)
+    legend = ((ORANGE, "tp: a sum in every layer"), (PURPLE, "pp: activations, to the next stage"),
+              (RED, "dp: gradients, once a step"))  # fmt: skip
     for number, (colour, text) in enumerate(legend):
-        drawing.line(512, 40 + number * 24, 532, 40 + number * 24, colour, 4)
-        drawing.text(538, 40 + number * 24, text.split(": ")[0] + ":", size=11)
-        drawing.text(560, 40 + number * 24, text.split(": ")[1][:22], size=10)
+        drawing.line(516, 40 + number * 24, 536, 40 + number * 24, colour, 4)
+        drawing.text(544, 40 + number * 24, text, size=11)
     return drawing
 
 
@@ -194,10 +197,11 @@ def ties() -> Drawing:
     """Positions follow from intervals: those that overlap the interval above are not told apart."""
     from bisect import bisect_right
 
-    rows = (("A", 1000, 40), ("B", 970, 35), ("C", 900, 30), ("D", 880, 60), ("E", 760, 20))
+    rows = (("A", 1000, 40), ("B", 970, 35), ("C", 900, 30), ("D", 880, 30), ("E", 760, 20))
     lows = sorted(middle - half for _, middle, half in rows)
     drawing = Drawing(640, 220, "A leaderboard with ties: intervals that overlap share a position")
-    drawing.text(16, 18, "#    configuration            tokens/s, with the interval of its median")
+    for x, heading in ((20, "#"), (50, "configuration"), (160, "tokens/s and its interval")):
+        drawing.text(x, 18, heading)
     for number, (name, middle, half) in enumerate(rows):
         y = 48 + number * 34
         position = 1 + len(lows) - bisect_right(lows, middle + half)
