@@ -1,6 +1,7 @@
 """One line of the fault matrix, and the table that `docs/fault_matrix.md` shows of them."""
 
 import re
+import socket
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,6 +71,8 @@ def table(lines: Sequence[Line]) -> str:
 def _shown(message: str) -> str:
     """A message without what differs from run to run."""
     text = message.splitlines()[0] if message else ""
+    text = re.sub(r"\w[\w+]*://\S+", "the server", text)
+    text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "HOST", text)
     text = text.replace(tempfile.gettempdir(), "…")
     text = re.sub(r"(…|/)\S*/(\S+)", r"…/\2", text)
     text = re.sub(r"\b(process|pid|port) \d+", r"\1 N", text)

@@ -40,17 +40,22 @@ def environment() -> dict[str, str]:
 def ray_nodes(slots: Sequence[int], variables: dict[str, str]) -> Iterator[RayNodes]:
     """Run a cluster in a process of its own while the block lasts."""
     program = [sys.executable, "-m", "tuner.testing.ray_nodes", *map(str, slots)]
-    process = subprocess.Popen(  # noqa: S603 - our own module
-        program,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env={**os.environ, **variables}, start_new_session=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None  # noqa: S101 - a pipe was asked for
-        told = json.loads(process.stdout.readline())
-        yield RayNodes(address=told["address"], raylet_pids=tuple(told["raylet_pids"]))
-    finally:
-        process.communicate()
+    with tempfile.TemporaryFile("w+") as words:
+        process = subprocess.Popen(  # noqa: S603 - our own module
+            program,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, text=True,
+            env={**os.environ, **variables}, start_new_session=True,
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+            line = process.stdout.readline()
+            if not line:
+                words.seek(0)
+                raise RuntimeError(f"the Ray nodes did not come up: {words.read()[-500:]}")
+            told = json.loads(line)
+            yield RayNodes(address=told["address"], raylet_pids=tuple(told["raylet_pids"]))
+        finally:
+            process.communicate()
 
 
 def main(slots: Sequence[int]) -> None:
