@@ -124,8 +124,8 @@ def _shapley(
     return size.mean(axis=1), size.std(axis=1) / math.sqrt(len(explained))
 
 
-_MAX_EXPLAINED = 100
-_NUM_ORDERS = 24
+_MAX_EXPLAINED = 64
+_NUM_ORDERS = 16
 
 
 def _turns(model: Any, own: Floats, others: Floats, orders: Any, groups: list[list[int]]) -> Floats:

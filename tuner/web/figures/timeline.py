@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tuner.web.cost_estimates import config_of, predicted
 from tuner.web.figures.picture import Missing, Picture
 from tuner.web.figures.style import BLUE, GREEN, ORANGE, SKY, axis, figure, text, time_unit
@@ -137,12 +139,13 @@ def _add_raster(
 ) -> None:
     """A cell per rank and slice of time, coloured by the action in its middle."""
     width = end_s / _BINS
-    cells: list[list[int | None]] = [[None] * _BINS for _ in range(num_ranks)]
+    cells = np.full((num_ranks, _BINS), np.nan, dtype=np.float32)
     ops = list(_OPS)
+    places = {op: place for place, op in enumerate(ops)}
     for action in actions:
         first = max(0, round(action.start_s / width))
-        for column in range(first, min(_BINS, max(first + 1, round(action.end_s / width)))):
-            cells[action.pp_rank][column] = ops.index(action.op)
+        last = max(first + 1, round(action.end_s / width))
+        cells[action.pp_rank, first:last] = places[action.op]
     steps = [edge for i in range(len(ops)) for edge in (i / len(ops), (i + 1) / len(ops))]
     colours = [colour for _, colour in _OPS.values() for _ in range(2)]
     made.add_heatmap(
