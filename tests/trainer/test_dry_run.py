@@ -189,17 +189,15 @@ def test_22b_on_64_ranks_takes_less_than_a_minute() -> None:
 @pytest.mark.parametrize(
     "knobs",
     [
-        {"dp": 2},
         {"dp": 2, "zero_stage": 2, "recompute": "full"},
-        {"dp": 2, "zero_stage": 3},
-        {"pp": 2, "dp": 2, "zero_stage": 1, "dtype": "bf16"},
-        {"cp": 4, "tp": 2},
+        {"cp": 2},
+        pytest.param({"dp": 2, "zero_stage": 3}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
 def test_the_memory_formula_follows_the_code(knobs: dict[str, Any]) -> None:
     """With nothing fitted; what libraries allocate is no part of a dry run."""
-    job = job_of(tokens=256, batch=8, **knobs)
+    job = job_of("gpt2-tiny", tokens=128, batch=4, **knobs)
     cluster = ClusterSpec(devices_per_node=8)
     estimate = AnalyticCostModel(job.model, job.training, cluster).estimate(job.config)
     formula = estimate.peak_memory_bytes - estimate.memory_parts_bytes["runtime"]
