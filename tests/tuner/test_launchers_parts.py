@@ -1,6 +1,7 @@
 """Parts of launchers that need no Ray: placement, commands, simulation, network, fork server."""
 
 import json
+import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -270,3 +271,24 @@ def test_a_straggler_is_named() -> None:
     assert not check.is_ok
     assert "host1 (2.0x)" in check.message
     assert check_stragglers(ranks[:2]).is_ok
+
+
+def test_a_program_with_very_many_open_files_can_launch(tmp_path: Path) -> None:
+    """Descriptors above 1023, which `select` refuses: notebooks and servers hold that many."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1400:
+        pytest.skip(f"at most {hard} open files here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1400), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    launcher = LocalLauncher(num_devices=2, run_folder=tmp_path, entry=ENTRY)
+    try:
+        launcher.open()
+        output = wait_for(launcher.submit(tiny_job(), tmp_path / "trial"))
+        assert output.result is not None, output.failures
+    finally:
+        launcher.close()
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -37,6 +37,16 @@ def code_paths() -> str:
     return os.pathsep.join(paths)
 
 
+def _is_ready(connection: socket.socket, event: int, timeout_s: float) -> bool:
+    """Whether a socket can be read or written within a time.
+
+    Not `select`, which refuses descriptors above 1023: a notebook or server may have that many.
+    """
+    poll = select.poll()
+    poll.register(connection, event)
+    return bool(poll.poll(1000 * timeout_s))
+
+
 class Channel:
     """Parent's side. Only `start` and `close` block.
 
@@ -126,7 +136,7 @@ class Channel:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     return False
-                select.select([], [self._socket], [], 0.05)
+                _is_ready(self._socket, select.POLLOUT, 0.05)
             except OSError:
                 return False
         return True
@@ -216,7 +226,7 @@ class ChannelServer:
 
     def receive(self, timeout_s: float) -> list[dict[str, Any]] | None:
         """Requests that come in within `timeout_s`; none once the parent is gone."""
-        readable, _, _ = select.select([self.socket], [], [], timeout_s)
+        readable = _is_ready(self.socket, select.POLLIN, timeout_s)
         if not readable:
             return []
         try:
