@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from search_spaces.constraints.base import Setting
     from search_spaces.errors import SearchSpaceError
     from search_spaces.parallel_config import ParallelConfig
-    from tuner.api.options import StudyOptions, describe
+    from tuner.api.options import RunOptions, StudyOptions, describe
     from tuner.api.ranking import Ranked
     from tuner.api.running import candidates, resume, run
     from tuner.api.study import Study
@@ -62,6 +62,7 @@ _PLACES = {
     "ParallelConfig": "search_spaces.parallel_config",
     "Ranked": "tuner.api.ranking",
     "ResultsDbError": "results_db.errors",
+    "RunOptions": "tuner.api.options",
     "SearchSpaceError": "search_spaces.errors",
     "Searcher": "tuner.ports",
     "Setting": "search_spaces.constraints.base",
@@ -95,6 +96,7 @@ __all__ = [
     "ParallelConfig",
     "Ranked",
     "ResultsDbError",
+    "RunOptions",
     "SearchSpaceError",
     "Searcher",
     "Setting",

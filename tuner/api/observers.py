@@ -1,6 +1,7 @@
 """Observers for programs: nothing, or a function that takes a line of text."""
 
 from collections.abc import Callable
+from typing import cast
 
 from tuner.ports import StudyObserver, StudyProgress, TrialEvent
 
@@ -34,5 +35,5 @@ def as_observer(observer: StudyObserver | Callable[[str], object] | None) -> Stu
     if observer is None:
         return LineObserver(_nothing)
     if hasattr(observer, "on_event"):
-        return observer
-    return LineObserver(observer)
+        return cast("StudyObserver", observer)
+    return LineObserver(cast("Callable[[str], object]", observer))

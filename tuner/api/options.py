@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 
 from search_spaces.parallel_config import ParallelConfig
 from search_spaces.training_spec import TrainingSpec
@@ -12,8 +12,8 @@ from tuner.config.problems import Origins
 from tuner.errors import ConfigError
 
 
-class StudyOptions(TypedDict, total=False):
-    """Everything of a study but its model, in the words of a study file (docs/config.md)."""
+class RunOptions(TypedDict, total=False):
+    """Everything of a study but its model and parts, in a study file's words (docs/config.md)."""
 
     name: str
     """Name of the study; left out: made from the model and the time."""
@@ -27,8 +27,6 @@ class StudyOptions(TypedDict, total=False):
     """Values that knobs may take, e.g. `{"tp": [1, 2], "zero_stage": 0}`; others are free."""
     baseline: Mapping[str, Any] | ParallelConfig
     """Knobs in use today: run first, and compared with."""
-    searcher: str
-    """What proposes configurations."""
     searcher_options: Mapping[str, Any]
     """Options of the searcher."""
     max_trials: int
@@ -45,8 +43,6 @@ class StudyOptions(TypedDict, total=False):
     """Whether more of the objective is better (`maximize`), or less (`minimize`)."""
     measure: Mapping[str, Any]
     """How a trial is measured: `warmup_steps`, `measured_steps`, `deadline_s`, ..."""
-    launcher: str
-    """What runs trials: `ray`, `local`, `simulated`, `command` or a plug-in."""
     launcher_options: Mapping[str, Any]
     """Options of the launcher."""
     trainer: Mapping[str, Any]
@@ -55,6 +51,15 @@ class StudyOptions(TypedDict, total=False):
     """SQLAlchemy URL or path of a SQLite file; left out: `TUNER_STORE` or the default."""
     more: Mapping[str, Any]
     """Any other key of a study file by its dotted name, e.g. `{"search.confirm_top": 0}`."""
+
+
+class StudyOptions(RunOptions, total=False):
+    """Everything of a study but its model: `RunOptions` and the names of its parts."""
+
+    searcher: str
+    """What proposes configurations."""
+    launcher: str
+    """What runs trials: `ray`, `local`, `simulated`, `command` or a plug-in."""
 
 
 _KEYS: Mapping[str, str] = {
@@ -91,7 +96,7 @@ def describe(
         model: a preset's name, the path of a Hugging Face `config.json`, or a study described
             before.
         study_file: a TOML study file that `model` and `options` change.
-        **options: as in `StudyOptions`.
+        **options: as in `StudyOptions` and `RunOptions`.
 
     Raises:
         ConfigError: an option is unknown, or a value is wrong; one sentence says which.
@@ -99,13 +104,14 @@ def describe(
     document = _base(model, study_file)
     if model is not None and not isinstance(model, StudyConfig):
         _put(document, "model.source", str(model))
-    _refuse_unknown(options)
-    if (cluster := options.get("cluster")) is not None:
+    given = cast("Mapping[str, Any]", options)
+    _refuse_unknown(given)
+    if (cluster := given.get("cluster")) is not None:
         document["cluster"] = _cluster(cluster)
     for option, key in _KEYS.items():
-        if (value := options.get(option)) is not None:
+        if (value := given.get(option)) is not None:
             _put(document, key, _plain(value))
-    for key, value in options.get("more", {}).items():
+    for key, value in given.get("more", {}).items():
         _put(document, key, _plain(value))
     return study_config_from(document, Origins("the options"))
 
@@ -116,8 +122,7 @@ def _base(model: str | Path | StudyConfig | None, study_file: str | Path | None)
     if isinstance(model, StudyConfig):
         base = model
     elif study_file is not None:
-        overrides = {} if model is None else {"model": str(model)}
-        base = load_study_config(Path(study_file), **overrides)
+        base = load_study_config(Path(study_file), model=None if model is None else str(model))
     else:
         return {}
     import tomllib
@@ -126,7 +131,7 @@ def _base(model: str | Path | StudyConfig | None, study_file: str | Path | None)
 
 
 def _refuse_unknown(options: Mapping[str, Any]) -> None:
-    known = sorted(StudyOptions.__annotations__)
+    known = sorted(StudyOptions.__optional_keys__)
     for option in options:
         if option not in known:
             close = difflib.get_close_matches(option, known, n=1)

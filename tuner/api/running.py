@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from tuner.api.observers import as_observer
-from tuner.api.options import StudyOptions, describe
+from tuner.api.options import RunOptions, StudyOptions, describe
 from tuner.api.study import Study
 from tuner.config import StudyConfig, default_store_url
 from tuner.controller import run_study
@@ -33,7 +33,7 @@ def run(
     launcher: str | Launcher | None = None,
     observer: Observer = None,
     stop: threading.Event | None = None,
-    **options: Unpack[StudyOptions],
+    **options: Unpack[RunOptions],
 ) -> Study:
     """Search the fastest configuration of a model, and give the stored study.
 
@@ -52,7 +52,7 @@ def run(
         launcher: what runs trials: a name, or an object with the methods of `Launcher`.
         observer: is shown what happens; `print` prints a line for every trial that ends.
         stop: set it from another thread to stop in good order; `resume` goes on.
-        **options: as in `StudyOptions`.
+        **options: as in `RunOptions`.
 
     Raises:
         ConfigError: an argument is wrong; one sentence says which.
@@ -60,11 +60,12 @@ def run(
         EnvironmentProblem: trials cannot be run on this machine.
         StorageProblem: the database cannot be used.
     """
+    named = StudyOptions(**options)
     if searcher is not None:
-        options["searcher"] = _name_of(searcher)
+        named["searcher"] = _name_of(searcher)
     if launcher is not None:
-        options["launcher"] = _name_of(launcher)
-    config = describe(model, study_file=study_file, **options)
+        named["launcher"] = _name_of(launcher)
+    config = describe(model, study_file=study_file, **named)
     if searcher is None or isinstance(searcher, str):
         check_searcher(config)
     if launcher is None or isinstance(launcher, str):

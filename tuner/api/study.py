@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 from results_db import queries
 from results_db.frames import to_frame, view_frame
@@ -36,9 +36,9 @@ from tuner.trial import Trial, trial_of
 if TYPE_CHECKING:
     import pandas as pd
 
-BY_SPEED: Literal["tokens_per_s"] = "tokens_per_s"
+BY_SPEED = "tokens_per_s"
 _COUNT = "num_parameters"  # the store's own; it follows from the shape
-ObjectiveChoice = ObjectiveFunction | Literal["tokens_per_s"] | None
+ObjectiveChoice = ObjectiveFunction | str | None
 
 
 class Study:
@@ -116,17 +116,16 @@ class Study:
         Raises:
             ConfigError: the study names a function that cannot be loaded here.
         """
-        if self._given == BY_SPEED:
-            return None
-        if self._given is not None and not callable(self._given):
-            raise ConfigError(
-                f"objective {self._given!r} is not a function", hint=f"or say {BY_SPEED!r}"
-            )
+        given = self._given
+        if isinstance(given, str):
+            if given == BY_SPEED:
+                return None
+            raise ConfigError(f"objective {given!r} is not a function", hint=f"or say {BY_SPEED!r}")
         # a foreign tool's study has a config of its own, which names no objective
-        if self._given is None and self.record.objective_metric == BY_SPEED:
+        if given is None and self.record.objective_metric == BY_SPEED:
             return None
         try:
-            return objective_of(self.config, self._given)
+            return objective_of(self.config, given)
         except ConfigError as error:
             hint = f"open the study with objective=..., or with objective={BY_SPEED!r}"
             raise ConfigError(error.message, hint) from error
