@@ -13,6 +13,7 @@ from results_db import study_facts
 from results_db.queries import LeaderboardRow, best, leaderboard
 from results_db.records import StudyRecord, StudyStatus, TrialStatus
 from results_db.study_facts import Pulse, Reference
+from tuner import formats
 from tuner.web.app.dashboard import Dashboard, dashboard_of, id_of
 from tuner.web.app.rendering import is_fragment, page
 from tuner.web.figures import FIGURES
@@ -149,7 +150,7 @@ def announcement(pulse: Pulse, board: list[LeaderboardRow], reference: Reference
         return f"{words} No configuration is measured yet."
     return (
         f"{words} Best of {reference.num_configs:,} configurations: "
-        f"{board[0].tokens_per_s:,.4g} tokens per second with {board[0].label}."
+        f"{formats.throughput(board[0].tokens_per_s)} tokens per second with {board[0].label}."
     )
 
 
