@@ -12,7 +12,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 from results_db import known_ids
 from results_db.errors import InvalidRecord
 
-INSERTS: Mapping[str, Any] = {"sqlite": sqlite_insert, "postgresql": postgresql_insert}
+_INSERTS: Mapping[str, Any] = {"sqlite": sqlite_insert, "postgresql": postgresql_insert}
 """What makes an INSERT with ON CONFLICT, by dialect."""
 _COPY_FROM = 200
 """Rows from which PostgreSQL's COPY is faster than one INSERT of arrays."""
@@ -28,7 +28,8 @@ def insert_or_ignore(
 
 @lru_cache(maxsize=64)
 def _ignoring(table: Table, dialect: str) -> Insert:
-    return INSERTS[dialect](table).on_conflict_do_nothing()
+    statement: Insert = _INSERTS[dialect](table).on_conflict_do_nothing()
+    return statement
 
 
 def insert_or_replace(

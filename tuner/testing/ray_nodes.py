@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -60,9 +61,12 @@ def ray_nodes(slots: Sequence[int], variables: dict[str, str]) -> Iterator[RayNo
 
 def main(slots: Sequence[int]) -> None:
     """Start the nodes, tell where they are, wait for the end of standard input."""
-    from ray.cluster_utils import Cluster
-
     with tempfile.TemporaryDirectory(prefix="ray-nodes-", ignore_cleanup_errors=True) as folder:
+        # where the cluster notes its address, which Ray itself does not make
+        os.environ["RAY_TMPDIR"] = folder
+        Path(folder, "ray").mkdir()
+        from ray.cluster_utils import Cluster
+
         small: dict[str, Any] = {"object_store_memory": 80 << 20, "include_dashboard": False}
         cluster: Any = Cluster()
         head = {**small, "temp_dir": folder}
