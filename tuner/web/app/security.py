@@ -67,12 +67,17 @@ class Access:
 
 
 def access_for(host: str, more_hosts: Iterable[str] = (), *, needs_token: bool = False) -> Access:
-    """Who may ask a server bound to `host`: on other than loopback addresses a token is made."""
+    """Who may ask a server bound to `host`.
+
+    A token is made for other than loopback addresses, and where further host names are given: a
+    proxy that has one opens the server to others.
+    """
     is_local = is_loopback(host)
-    names = set(LOOPBACK_NAMES) | {name.lower() for name in more_hosts}
+    further = {name.lower() for name in more_hosts}
+    names = set(LOOPBACK_NAMES) | further
     if not is_local:
         names |= {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
-    token = secrets.token_urlsafe(32) if needs_token or not is_local else None
+    token = secrets.token_urlsafe(32) if needs_token or further or not is_local else None
     return Access(token=token, hosts=frozenset(names), allows_addresses=not is_local)
 
 

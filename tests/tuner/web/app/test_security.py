@@ -100,6 +100,7 @@ def test_loopback_needs_no_token_and_other_addresses_do():
     assert len(tokens) == 4
     assert all(token is not None and len(token) >= 43 for token in tokens)
     assert access_for("127.0.0.1", needs_token=True).token
+    assert access_for("127.0.0.1", ["proxy.example"]).token
 
 
 @pytest.fixture
