@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -10,6 +11,7 @@ from search_spaces.parallel_config import ParallelConfig
 from tuner.errors import ConfigError
 from tuner.ports import Candidate, Observation
 from tuner.searchers.history import History
+from tuner.searchers.knobs import Knob, varying_knobs
 from tuner.searchers.threads import single_threaded
 
 
@@ -60,6 +62,11 @@ class CandidateSearcher(ABC):
     @abstractmethod
     def _choose(self, untried: list[int], count: int) -> Sequence[int]:
         """Pick `count` distinct rows of `untried`, which holds at least that many."""
+
+    @cached_property
+    def _knobs(self) -> list[Knob]:
+        """The knobs that vary among the candidates."""
+        return varying_knobs([candidate.config for candidate in self._candidates])
 
     def _untried(self) -> list[int]:
         return [row for row in range(len(self._candidates)) if row not in self._history.known]

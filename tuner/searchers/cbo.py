@@ -18,7 +18,7 @@ from tuner.searchers.calibrated_model import CalibratedModel
 from tuner.searchers.feasibility import FeasibilityModel
 from tuner.searchers.improvement import Shortlist, propose_improvement
 from tuner.searchers.kernels import KnobKernel, Rows
-from tuner.searchers.knobs import Floats, varying_knobs
+from tuner.searchers.knobs import Floats
 from tuner.searchers.objectives import ObjectiveName, Scalarisation, draw_weights
 from tuner.searchers.parts import parts_prior
 
@@ -56,7 +56,7 @@ class CboSearcher(CandidateSearcher):
         configs = [candidate.config for candidate in self._candidates]
         if not configs:
             return
-        kernel = KnobKernel(varying_knobs(configs), len(configs))
+        kernel = KnobKernel(self._knobs, len(configs))
         time = parts_prior(
             [candidate.step_time_s for candidate in self._candidates],
             [candidate.step_time_parts_s for candidate in self._candidates],

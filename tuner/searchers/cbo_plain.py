@@ -13,7 +13,6 @@ from pydantic import Field
 from tuner.searchers.base import CandidateSearcher, SearcherOptions
 from tuner.searchers.deephyper_engine import FAILED, EngineSettings, Objective, propose
 from tuner.searchers.history import Known
-from tuner.searchers.knobs import varying_knobs
 
 
 class CboPlainOptions(SearcherOptions):
@@ -33,7 +32,7 @@ class CboPlainSearcher(CandidateSearcher):
     _options: CboPlainOptions
 
     def _choose(self, untried: list[int], count: int) -> Sequence[int]:
-        knobs = varying_knobs([candidate.config for candidate in self._candidates])
+        knobs = self._knobs
         rng = np.random.default_rng([self._seed, len(self._history.known)])
         pool: list[int] = rng.permutation(untried).tolist()
         if not knobs:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.searchers.knobs import Knob
+from tuner.searchers.knobs import Knob, rows_by_values
 
 FAILED = "F"
 
@@ -92,7 +92,7 @@ def _propose(
     if told:
         search.tell([(_point(names, knobs, row), objective) for row, objective in told])
     proposed = search.ask(count)
-    row_of = {_values(knobs, row): row for row in untried}
+    row_of = rows_by_values(knobs, untried)
     rows = [row_of[tuple(point[name] for name in names)] for point in proposed]
     distinct = list(dict.fromkeys(rows))
     spare = (row for row in untried if row not in set(distinct))

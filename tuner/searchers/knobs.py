@@ -52,6 +52,14 @@ def varying_knobs(configs: Sequence[ParallelConfig]) -> list[Knob]:
     return found
 
 
+def rows_by_values(
+    knobs: Sequence[Knob], rows: Sequence[int]
+) -> dict[tuple[float | str, ...], int]:
+    """Each of `rows` by the values of all knobs there."""
+    columns = [[knob.values[row] for row in rows] for knob in knobs]
+    return dict(zip(zip(*columns, strict=True), rows, strict=True))
+
+
 def coordinates(name: str, values: Floats) -> Floats:
     """Where the values of a numeric knob lie: log2 of degrees, the number itself otherwise."""
     return np.log2(np.maximum(values, 0.5)) if name in _DEGREES else values

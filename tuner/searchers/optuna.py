@@ -10,7 +10,7 @@ from pydantic import Field
 
 from tuner.errors import EnvironmentProblem
 from tuner.searchers.base import CandidateSearcher, SearcherOptions
-from tuner.searchers.knobs import Knob, encode, varying_knobs
+from tuner.searchers.knobs import Knob, encode, rows_by_values
 
 MAX_SAMPLES = 10
 """Samples of TPE per proposal before the candidate nearest to the first one is taken."""
@@ -37,7 +37,7 @@ class OptunaSearcher(CandidateSearcher):
 
     def _choose(self, untried: list[int], count: int) -> Sequence[int]:
         optuna = _import_optuna()
-        knobs = varying_knobs([candidate.config for candidate in self._candidates])
+        knobs = self._knobs
         if not knobs:
             return untried[:count]
         rng = np.random.default_rng([self._seed, len(self._history.known)])
@@ -71,7 +71,7 @@ class OptunaSearcher(CandidateSearcher):
 
 
 def _sample(optuna: Any, study: Any, knobs: Sequence[Knob], untried: list[int]) -> int:
-    row_of = {tuple(knob.values[row] for knob in knobs): row for row in untried}
+    row_of = rows_by_values(knobs, untried)
     domains = _domains(optuna, knobs)
     first: tuple[float | str, ...] = ()
     for _ in range(MAX_SAMPLES):
