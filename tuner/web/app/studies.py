@@ -22,6 +22,8 @@ TOP = 10
 """Rows of the leaderboard on a study's page."""
 SILENT = timedelta(minutes=2)
 """A controller that gave no sign of life for so long is said to be silent."""
+WIDE = frozenset({"parallel-coordinates", "timeline"})
+"""Figures that take the whole width."""
 BAR = ("completed", "pruned", "infeasible", "failed", "cancelled", "running", "queued")
 """Statuses in the order of the progress bar."""
 
@@ -67,6 +69,7 @@ def study(request: Request) -> Response:
         "study.html",
         **context,
         figures=FIGURES.values(),
+        wide=WIDE,
         num_devices=num_devices(record),
         export_command=export_command(dashboard, record, "best"),
         provenance=provenance(record),

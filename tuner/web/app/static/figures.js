@@ -11,6 +11,14 @@
   let current = holder.dataset.change;
   let plotly = null;
 
+  // Plotly writes style attributes, which the page's policy forbids; the same through the object
+  // model is allowed, because no text of a page can get there
+  const setAttribute = Element.prototype.setAttribute;
+  Element.prototype.setAttribute = function setStyleAsObject(name, value) {
+    if (name === "style" && this.style) this.style.cssText = value;
+    else setAttribute.call(this, name, value);
+  };
+
   const loadPlotly = () => {
     plotly ??= new Promise((resolve, reject) => {
       const element = document.createElement("script");
