@@ -117,15 +117,15 @@ class UserConstraint:
     def _asked(self, config: ParallelConfig, setting: Setting) -> str | None:
         where = f"the constraint {self.reference!r} for {config.short()}"
         try:
-            why = self.function(config, setting)
+            why: object = self.function(config, setting)
         except Exception as error:  # it is the user's code
             log.info("%s failed", where, exc_info=True)
             raise ConfigError(f"{where} failed: {type(error).__name__}: {error}") from error
-        if why is not None and not (isinstance(why, str) and why.strip()):
-            raise ConfigError(
-                f"{where} gave {why!r}", hint="return a sentence that says why not, or None"
-            )
-        return why
+        if why is None or (isinstance(why, str) and why.strip()):
+            return why
+        raise ConfigError(
+            f"{where} gave {why!r}", hint="return a sentence that says why not, or None"
+        )
 
 
 def objective_of(config: StudyConfig, given: ObjectiveFunction | None = None) -> Objective | None:

@@ -112,7 +112,7 @@ def test_the_script_measures_in_turns_and_passes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "### Training throughput: same" in done.stdout
     assert summary.read_text().strip() in done.stdout
-    order = re.findall(r"study (ci-\d+-\d)", done.stderr)
+    order = re.findall(r"^study (ci-\d+-\d):", done.stderr, re.MULTILINE)
     assert [name[-1] for name in order] == ["1", "1", "2", "2"]
     # a later job has only the stored base: a slower head fails
     slower = STUDY.replace('preset = "dgx-a100-80"', f'path = "{tmp_path}/slow.toml"')

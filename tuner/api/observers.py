@@ -36,4 +36,4 @@ def as_observer(observer: StudyObserver | Callable[[str], object] | None) -> Stu
         return LineObserver(_nothing)
     if hasattr(observer, "on_event"):
         return cast("StudyObserver", observer)
-    return LineObserver(cast("Callable[[str], object]", observer))
+    return LineObserver(observer)

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from tuner.api.observers import as_observer
 from tuner.api.options import RunOptions, StudyOptions, describe
@@ -60,7 +60,7 @@ def run(
         EnvironmentProblem: trials cannot be run on this machine.
         StorageProblem: the database cannot be used.
     """
-    named = StudyOptions(**options)
+    named = cast("StudyOptions", {**options})
     if searcher is not None:
         named["searcher"] = _name_of(searcher)
     if launcher is not None:

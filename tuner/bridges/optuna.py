@@ -16,7 +16,7 @@ to_optuna(tuner.Study.open("my-study"), "sqlite:///optuna.db")   # optuna-dashbo
 ```
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import optuna
@@ -62,7 +62,7 @@ class TunerSampler(BaseSampler):
         self,
         candidates: Sequence[Candidate],
         *,
-        searcher: str | type[Searcher] = "cbo",
+        searcher: str | Callable[..., Searcher] = "cbo",
         seed: int = 0,
         **options: Any,
     ) -> None:

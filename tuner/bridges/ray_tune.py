@@ -14,7 +14,7 @@ tune.Tuner(train, tune_config=tune.TuneConfig(search_alg=search, num_samples=20)
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +28,7 @@ from tuner.outcomes import config_from
 from tuner.ports import Candidate, Observation, ObservationState, Searcher
 
 
-class TunerSearch(TuneSearcher):  # type: ignore[misc]
+class TunerSearch(TuneSearcher):
     """Proposes points of a list, each once, and tells Tune when none is left.
 
     Args:
@@ -49,7 +49,7 @@ class TunerSearch(TuneSearcher):  # type: ignore[misc]
         *,
         metric: str = "tokens_per_s",
         mode: Literal["max", "min"] = "max",
-        searcher: str | type[Searcher] = "cbo",
+        searcher: str | Callable[..., Searcher] = "cbo",
         seed: int = 0,
         **options: Any,
     ) -> None:
@@ -68,8 +68,8 @@ class TunerSearch(TuneSearcher):  # type: ignore[misc]
         self._mode = mode or self._mode
         return True
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str:
-        """The knobs of the next point, or `FINISHED`."""
+    def suggest(self, trial_id: str) -> Any:  # Tune's own type leaves out what it asks for
+        """The knobs of the next point as a mapping, or the text `FINISHED`."""
         self._searcher.tell(list(self._known.values()))
         found = self._searcher.ask(1)
         if not found:
@@ -84,7 +84,7 @@ class TunerSearch(TuneSearcher):  # type: ignore[misc]
         if trial_id not in self._known:
             return
         config = self._known[trial_id].config
-        value = (result or {}).get(self._metric)
+        value = (result or {}).get(self._metric or "")
         if error or not isinstance(value, int | float):
             self._known[trial_id] = observing.failed(config, result)
         else:

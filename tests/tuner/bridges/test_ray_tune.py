@@ -1,4 +1,4 @@
-"""`TunerSearch`: our search in Ray Tune."""
+"""`TunerSearch`: our search in Ray Tune. A real run of Tune is in tests/examples."""
 
 import json
 from pathlib import Path
@@ -97,34 +97,3 @@ def test_a_search_space_of_tunes_is_refused(points: list[Candidate]) -> None:
     assert not search.set_search_properties("m", "max", {"lr": [1, 2]})
     assert search.set_search_properties("steps_per_s", "max", {})
     assert search.metric == "steps_per_s"
-
-
-@pytest.mark.slow
-@pytest.mark.ray
-def test_a_real_run_of_tune_finds_the_fastest(points: list[Candidate], tmp_path: Path) -> None:
-    import ray
-    from ray import tune
-
-    predicted_s = {point.config: point.step_time_s or 1.0 for point in points}
-
-    def train(knobs: dict[str, Any]) -> None:
-        tune.report({"tokens_per_s": 1 / predicted_s[tuner.ParallelConfig(**knobs)]})
-
-    ray.init(num_cpus=1, include_dashboard=False, configure_logging=False, log_to_driver=False)
-    try:
-        found = tune.Tuner(
-            train,
-            tune_config=tune.TuneConfig(
-                search_alg=TunerSearch(points), num_samples=5, max_concurrent_trials=1
-            ),
-            run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
-        ).fit()
-    finally:
-        ray.shutdown()
-    assert len(found) == 5
-    assert not found.errors
-    best = found.get_best_result(metric="tokens_per_s", mode="max")
-    assert best.config is not None
-    tried = tuner.ParallelConfig(**best.config)
-    # the cost model is right here, so that the search must come at once to its favourite
-    assert predicted_s[tried] == pytest.approx(min(predicted_s.values()), rel=0.02)
