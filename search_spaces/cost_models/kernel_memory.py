@@ -80,7 +80,6 @@ def kernel_buffers(points: Points, hardware: Hardware, constants: Constants) -> 
     training = np.asarray(points.is_training)
     size, hidden, tokens = points.dtype_bytes, points.hidden_size, points.tokens
     spread = matrix_spread(points)
-    is_half = np.asarray(size) < 4
     table = points.vocab_size * hidden / spread
     row = tokens * hidden * size
     pipelined = np.where(np.asarray(points.pp) > 1, MESSAGE_VALUES, 0.0)
@@ -99,7 +98,7 @@ def kernel_buffers(points: Points, hardware: Hardware, constants: Constants) -> 
     weights = (stage >= 3) * size
     present = weights * 2.0 * whole / spread
     return KernelBuffers(
-        logits=constants.logits_memory * _logits(points, is_half),
+        logits=constants.logits_memory * _logits(points),
         at_loss=(LOSS_VALUES + pipelined) * row,
         in_backward=training * backward,
         zero_at_loss=scatters * (4.0 * table + before) + weights * table,
@@ -109,8 +108,9 @@ def kernel_buffers(points: Points, hardware: Hardware, constants: Constants) -> 
     )
 
 
-def _logits(points: Points, is_half: Column) -> Column:
+def _logits(points: Points) -> Column:
     """The loss's block and what is made of it."""
+    is_half = np.asarray(points.dtype_bytes) < 4
     scores = points.tokens * points.vocab_size / points.tp
     alone = np.asarray(points.tp) <= 1
     full = np.minimum(4.0 * scores, LOGIT_BLOCK_BYTES)
