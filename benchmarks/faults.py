@@ -158,11 +158,11 @@ def outcome_of(output: TrialOutput) -> tuple[str, str]:
 def opened(launcher: Launcher) -> Iterator[Launcher]:
     """A launcher that leaves nothing when it is closed, or the benchmark says so and fails."""
     temp_before = set(Path(tempfile.gettempdir()).glob("tuner-ray-*"))
-    shared_before = shared_memory()
+    shared_before, others = shared_memory(), set(descendants())
     launcher.open()
     try:
         yield launcher
-        processes = descendants()
+        processes = [process for process in descendants() if process not in others]
     finally:
         launcher.close()
     left = leftovers(processes, shared_before)
