@@ -31,9 +31,10 @@ def _sums_1d(points: Points, group: Group) -> Column:
 def _panels_2d(points: Points, hardware: Hardware, constants: Constants) -> Column:
     """Panels of activations and of weights of the four linear maps of one forward pass.
 
-    On a mesh of `depth * q * q` a rank meets `inputs * tokens / (depth * q)` elements of activations
-    along its row and `weights / q` of weights along its column (Optimus, arXiv 2104.05343, section
-    3.1; Tesseract, arXiv 2105.14500). Rows are neighbours; the ranks of a column lie `q` apart.
+    On a mesh of `depth * q * q` a rank meets `inputs * tokens / (depth * q)` elements of
+    activations along its row and `weights / q` of weights along its column (Optimus, arXiv
+    2104.05343, section 3.1; Tesseract, arXiv 2105.14500). Rows are neighbours; the ranks of a
+    column lie `q` apart.
     """
     depth = np.asarray(points.tp_depth)
     side = np.sqrt(points.tp / depth)
