@@ -115,7 +115,7 @@ def _median(connection: Connection, study_id: int, count: int) -> float | None:
         .limit(2 - count % 2)
     )
     middle = list(connection.execute(query).scalars())
-    return sum(middle) / len(middle)
+    return float(sum(middle) / len(middle))
 
 
 def knob_values(store: Store, study_id: int) -> dict[str, list[Any]]:

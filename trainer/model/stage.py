@@ -63,10 +63,7 @@ class Stage:
         self.is_first, self.is_last = index == 0, index == len(counts) - 1
         first = sum(counts[:index])
         self.layer_indices = list(range(first, first + counts[index]))
-        self.embedding: ShardedUnit | None = None
-        self.positions: ShardedUnit | None = None
-        if self.is_first:
-            self._build_embedding(parts)
+        self.embedding, self.positions = _embedding(parts) if self.is_first else (None, None)
         self.layers: list[tuple[list[ShardedUnit], DecoderLayer]] = []
         for place, layer in enumerate(self.layer_indices):
             self._build_layer(parts, place, layer)
@@ -76,13 +73,6 @@ class Stage:
             self._build_head(parts, self.embedding or shared_embedding)
         self._link_units()
         self.num_layer_runs = self.num_loss_tokens = 0
-
-    def _build_embedding(self, parts: StageParts) -> None:
-        model = parts.model
-        self.embedding = parts.unit(specs.TOKEN_EMBEDDING, specs.embedding_specs(model))
-        position_specs = specs.position_specs(model)
-        if position_specs:
-            self.positions = parts.unit(specs.POSITION_EMBEDDING, position_specs)
 
     def _build_layer(self, parts: StageParts, place: int, index: int) -> None:
         prefix = specs.layer_prefix(index)
@@ -208,3 +198,10 @@ def _end(x: Tensor, unit: ShardedUnit) -> Tensor:
         result: Tensor = UnitEnd.apply(x, unit)
         return result
     return x
+
+
+def _embedding(parts: StageParts) -> tuple[ShardedUnit, ShardedUnit | None]:
+    """Units of the tokens' and, where the family learns them, the positions' vectors."""
+    tokens = parts.unit(specs.TOKEN_EMBEDDING, specs.embedding_specs(parts.model))
+    places = specs.position_specs(parts.model)
+    return tokens, parts.unit(specs.POSITION_EMBEDDING, places) if places else None
