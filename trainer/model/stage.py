@@ -63,6 +63,8 @@ class Stage:
         self.is_first, self.is_last = index == 0, index == len(counts) - 1
         first = sum(counts[:index])
         self.layer_indices = list(range(first, first + counts[index]))
+        self.embedding: ShardedUnit | None
+        self.positions: ShardedUnit | None
         self.embedding, self.positions = _embedding(parts) if self.is_first else (None, None)
         self.layers: list[tuple[list[ShardedUnit], DecoderLayer]] = []
         for place, layer in enumerate(self.layer_indices):
