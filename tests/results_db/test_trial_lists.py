@@ -135,8 +135,7 @@ def test_an_empty_study_has_facts(store, make_study):
 
 
 MANY = (
-    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < {}) "
-    "SELECT {} FROM n"
+    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < {}) SELECT {} FROM n"
 )
 
 
