@@ -45,8 +45,11 @@ class Line:
 
 
 def shared_memory() -> set[str]:
-    """Names of shared-memory files."""
-    return {path.name for path in _SHARED_MEMORY.iterdir()} if _SHARED_MEMORY.is_dir() else set()
+    """Names of shared-memory files, but for those of database servers, which are not ours."""
+    if not _SHARED_MEMORY.is_dir():
+        return set()
+    names = {path.name for path in _SHARED_MEMORY.iterdir()}
+    return {name for name in names if not name.startswith("PostgreSQL.")}
 
 
 def leftovers(processes: Sequence[psutil.Process], shared_before: set[str]) -> list[str]:
