@@ -1,6 +1,7 @@
 """What the cost model says of stored configurations, for studies whose ranks reported nothing."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tuner.web.study_data import StudyData
@@ -43,13 +44,24 @@ def config_of(data: StudyData, config_key: str) -> "ParallelConfig":
     return ParallelConfig.model_validate(dict(data.configs[config_key].knobs))
 
 
+def known_configs(data: StudyData, config_keys: Sequence[str]) -> dict[str, "ParallelConfig"]:
+    """Configurations by key, without those of other tools or versions that the space lacks."""
+    from pydantic import ValidationError
+
+    found = {}
+    for key in config_keys:
+        with suppress(ValidationError):
+            found[key] = config_of(data, key)
+    return found
+
+
 def predicted(data: StudyData, config_keys: Sequence[str]) -> list[tuple[str, "CostEstimate"]]:
     """Estimates by key; empty when the study's inputs are not known."""
     model = cost_model(data)
     if model is None or not config_keys:
         return []
-    configs = [config_of(data, key) for key in config_keys]
-    return list(zip(config_keys, model.estimate_many(configs), strict=True))
+    configs = known_configs(data, config_keys)
+    return list(zip(configs, model.estimate_many(list(configs.values())), strict=True))
 
 
 def predicted_memory(
@@ -61,4 +73,5 @@ def predicted_memory(
     model = cost_model(data)
     if model is None:
         return []
-    return [(key, memory_by_rank(model, config_of(data, key))) for key in config_keys]
+    configs = known_configs(data, config_keys)
+    return [(key, memory_by_rank(model, config)) for key, config in configs.items()]

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from tuner.web.cost_estimates import config_of
+from tuner.web.cost_estimates import known_configs
 from tuner.web.figures.style import thinned
 from tuner.web.study_data import StudyData
 
@@ -28,5 +28,6 @@ def _compute(data: StudyData) -> list["KnobImportance"]:
     from tuner.searchers.sensitivity import importances_of
 
     rows = [data.leaderboard[i] for i in thinned(range(len(data.leaderboard)), _MOST_ROWS)]
-    configs = [config_of(data, row.config_key) for row in rows]
-    return importances_of(configs, [row.step_time_s for row in rows], method="shapley")
+    configs = known_configs(data, [row.config_key for row in rows])
+    times = {row.config_key: row.step_time_s for row in rows}
+    return importances_of(list(configs.values()), [times[key] for key in configs], method="shapley")

@@ -1,6 +1,7 @@
 """Figures as JSON: a small script of ours hands them to Plotly, which draws them."""
 
 import json
+import logging
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,6 +11,9 @@ from tuner.web.app.dashboard import Dashboard, PageProblem, dashboard_of, id_of
 from tuner.web.app.rendering import with_etag
 from tuner.web.app.studies import version_of
 from tuner.web.figures import FIGURES, FigureSpec, Missing
+
+_LOG = logging.getLogger(__name__)
+UNFORESEEN = "The study holds values that this figure cannot show; the dashboard's log tells which."
 
 
 def figure(request: Request) -> Response:
@@ -33,7 +37,13 @@ def figure(request: Request) -> Response:
 
 def _made(dashboard: Dashboard, study_id: int, spec: FigureSpec) -> str:
     data = dashboard.study_data(study_id, dashboard.pulse(study_id))
-    made = spec.build(data)
+    try:
+        made = spec.build(data)
+    except Exception:
+        # studies of other tools and versions hold values that nobody foresaw; the other figures,
+        # and all that a page says beside them, are still worth showing
+        _LOG.exception("figure %s of study %s cannot be made", spec.name, study_id)
+        made = Missing(UNFORESEEN)
     if isinstance(made, Missing):
         return json.dumps({"missing": made.reason})
     return json.dumps({**made.to_json(), "caption": made.caption}, allow_nan=False)

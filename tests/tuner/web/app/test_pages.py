@@ -10,6 +10,7 @@ from results_db.queries import leaderboard
 from tuner.testing.example_studies import add_finished_trial
 from tuner.web.app.application import ROUTES
 from tuner.web.app.cookbook import EXAMPLE_STUDY, saved_queries
+from tuner.web.app.figure_pages import UNFORESEEN
 from tuner.web.figures import FIGURES
 
 PAGES = (
@@ -156,11 +157,19 @@ def test_figures_are_json_with_captions_or_a_reason(client):
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "application/json"
         found = answer.json()
+        assert found.get("missing") != UNFORESEEN
         assert "missing" in found or {"data", "layout", "caption"} <= set(found)
         drawn += "data" in found
         etag = {"if-none-match": answer.headers["etag"]}
         assert client.get(f"/studies/1/figures/{name}.json", headers=etag).status_code == 304
     assert drawn > len(FIGURES) / 2
+
+
+def test_a_figure_that_cannot_be_made_says_so(client, monkeypatch):
+    monkeypatch.setattr("tuner.web.figures.FigureSpec.build", lambda *_: 1 / 0)
+    answer = client.get("/studies/2/figures/gains.json")
+    assert answer.status_code == 200
+    assert answer.json() == {"missing": UNFORESEEN}
 
 
 def test_cookbook_is_complete_and_asks_of_the_chosen_study(client):
