@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,12 @@ def _postgresql_query(
                 return _fetch(cursor, cursor, limits)
             # row by row, so that the whole answer never is in memory; one statement here too
             with closing(cursor.stream(text)) as rows:
-                return _fetch(cursor, rows, limits)
+                first = next(rows, None)
+                if first is not None:
+                    return _fetch(cursor, chain([first], rows), limits)
+            # an empty stream has no columns; the same snapshot gives no row again
+            cursor.execute(text, prepare=True)
+            return _fetch(cursor, cursor, limits)
     except psycopg.Error as error:
         raise _refusal(str(error).splitlines()[0]) from error
     finally:
