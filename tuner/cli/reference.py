@@ -29,7 +29,6 @@ _EXIT_CODES = (
     (5, "the results database cannot be read or written"),
     (6, "the trainer that an export is for has no words for the configuration"),
     (7, "`tuner compare`: the best throughput fell by more than the noise"),
-    (6, "a trainer has no words for a configuration that was to be exported"),
     (130, "interrupted; `tuner resume` goes on"),
 )
 _CLI_HEAD = """\
