@@ -26,9 +26,15 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tuner.cli.export:export",
         "Write a trial's configuration in the words of a trainer.",
     ),
-    "report": ("tuner.cli.report:report", "Write the report of a study: the winner and why."),
+    "report": (
+        "tuner.cli.report:report",
+        "Write the report of a study: the winner and why, in tables and figures.",
+    ),
     "serve": ("tuner.cli.serve:serve", "Show studies and trials in the browser, read-only."),
-    "watch": ("tuner.cli.watch:watch", "Watch a running study in the terminal."),
+    "watch": (
+        "tuner.cli.watch:watch",
+        "Watch a running study: progress, running trials, best so far, last failures.",
+    ),
     "studies": ("tuner.cli.studies:studies", "List the studies of a database."),
     "sql": ("tuner.cli.sql:sql_command", "Ask the results database in SQL, read-only."),
     "db": ("tuner.cli.db:db_group", "Look after the results database."),
@@ -42,7 +48,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "spaces": ("tuner.cli.spaces:spaces", "List knobs, rules, searchers, launchers and adapters."),
     "presets": ("tuner.cli.spaces:presets", "List the models and clusters that come along."),
     "smoke": ("tuner.cli.checks:smoke", "Run a tiny search end to end, in under a minute."),
-    "doctor": ("tuner.cli.checks:doctor", "Check this machine before the first trial."),
+    "doctor": (
+        "tuner.cli.checks:doctor",
+        "Check this machine before the first trial, and the cluster if one is given.",
+    ),
     "completion": ("tuner.cli.completion:completion", "Print the script for shell completion."),
 }  # fmt: skip
 
