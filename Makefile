@@ -54,7 +54,7 @@ check: lint types boundaries test wheel  ## all that CI checks
 # some exclude each other. The wheels for 3.13 hold no compiled code that reading a config needs.
 ROUND_TRIP ?= .round-trip
 FETCH := $(PIP) install --no-deps --no-compile --upgrade --no-build-isolation
-FETCH_313 := $(FETCH) --python-version 3.13 --only-binary=:all:
+FETCH_313 := $(FETCH) --python-version 3.13 --only-binary=:all: --ignore-requires-python
 TYRO := tyro docstring-parser shtab typeguard typing_extensions einops
 
 round-trip: $(VENV)/.dev  ## feed the exports to the parsers of the trainers, which it fetches

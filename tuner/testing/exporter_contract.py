@@ -18,7 +18,7 @@ from tuner.ports import Exporter, ExportRequest
 
 MODELS = ("gpt2-tiny", "llama-tiny", "mixtral-tiny")
 NUM_POINTS = 700
-_NUM_TO_COVER = 6000
+_NUM_TO_COVER = 3000
 # Every value of every knob occurs among the legal points of these domains on 8 devices.
 _DOMAINS: Mapping[str, tuple[Any, ...]] = {
     "dtype": ("fp32", "bf16", "fp16"),
@@ -56,16 +56,16 @@ def requests_of(model: str, seed: int = 0, num_points: int = NUM_POINTS) -> list
 def covering(exporter: Exporter, limit: int, seed: int = 0) -> list[ExportRequest]:
     """Few requests that the exporter takes, among which many pairs of knob and value occur."""
     able = [
-        request
+        (request, _pairs(request))
         for model in MODELS
         for request in requests_of(model, seed, _NUM_TO_COVER)
         if not exporter.refusals(request)
     ]
     chosen: list[ExportRequest] = []
-    missing = {pair for request in able for pair in _pairs(request)}
+    missing = {pair for _, pairs in able for pair in pairs}
     while missing and len(chosen) < limit:
-        best = max(able, key=lambda request: len(_pairs(request) & missing))
-        missing -= _pairs(best)
+        best, pairs = max(able, key=lambda one: len(one[1] & missing))
+        missing -= pairs
         chosen.append(best)
     return chosen
 

@@ -57,7 +57,7 @@ def test_the_law_knows_every_knob() -> None:
     assert set(_ANOTHER) == set(KNOBS)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     name=st.sampled_from(NAMES),
     model=st.sampled_from(MODELS),
