@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from trainer.model.parameters import Initializer, ParameterSpec, ShardParameter, local_shape
+from trainer.parallel.arrival import Arrival
 from trainer.parallel.collectives import Done, Group, Pending
 from trainer.parallel.tensor_form import GradientSum, TensorForm
 
@@ -53,9 +54,9 @@ class UnitOptions:
         self.compute_dtype, self.reduce_dtype = compute_dtype, reduce_dtype
         self.device, self.is_training = device, is_training
         self.offloads_optimizer = offloads_optimizer
-        self._in_flight: deque[_Arrival] = deque()
+        self._in_flight: deque[Arrival] = deque()
 
-    def send_off(self, arrival: "_Arrival") -> None:
+    def send_off(self, arrival: Arrival) -> None:
         """Note a gradient under way, and await old ones: each holds a whole unit's gradient."""
         self._in_flight.append(arrival)
         while len(self._in_flight) > MAX_SCATTERS_IN_FLIGHT:
@@ -317,7 +318,7 @@ class ShardedUnit:
             )
             pending = options.shard.reduce_scatter(out, travelling, is_async=True)
             travelling = out
-        self._reduction = _Arrival(pending, travelling, target, adds=False)
+        self._reduction = Arrival(pending, travelling, target, adds=False)
 
     def _start_scatter(self) -> None:
         """Stages 2 and 3: reduce-scatter a micro-batch's gradient into the shard and free it."""
@@ -328,7 +329,7 @@ class ShardedUnit:
         travelling = self._gradient.to(self.options.reduce_dtype)
         out = travelling.new_empty(self.shard_size)
         pending = self.options.shard.reduce_scatter(out, travelling, is_async=True)
-        self._reduction = _Arrival(pending, out, self.gradient_shard, adds=True)
+        self._reduction = Arrival(pending, out, self.gradient_shard, adds=True)
         self.options.send_off(self._reduction)
         self._gradient = None
         self._touched.clear()
@@ -392,24 +393,3 @@ class ShardedUnit:
         full = torch.empty(self.num_padded, dtype=shard.dtype, device=shard.device)
         self.options.shard.all_gather(full, shard.contiguous()).wait()
         return full
-
-
-class _Arrival:
-    """A reduction under way, and where its result goes."""
-
-    def __init__(self, pending: Pending, source: Tensor, target: Tensor, *, adds: bool) -> None:
-        self._pending: Pending | None = pending
-        self._source: Tensor | None = source
-        self._target, self._adds = target, adds
-
-    def wait(self) -> None:
-        """Wait, store or add the result, and let go of the buffers; a second call is free."""
-        pending, source = self._pending, self._source
-        if pending is None or source is None:
-            return
-        self._pending = self._source = None
-        pending.wait()
-        if self._adds:
-            self._target.add_(source)
-        elif source.data_ptr() != self._target.data_ptr():
-            self._target.copy_(source)
