@@ -66,14 +66,7 @@ def _document(request: ExportRequest) -> dict[str, Any]:
     }
     if sharded:
         shards = fsdp2_values.shard_degree(request)
-        document["fsdp_config"] = {
-            "fsdp_version": 2,
-            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "fsdp_reshard_after_forward": config.zero_stage == 3,
-            "fsdp_activation_checkpointing": config.recompute == "full",
-            "fsdp_offload_params": False,
-            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-        }
+        document["fsdp_config"] = {"fsdp_version": 2, **fsdp2_values.fsdp_config(request, "fsdp_")}
         document["parallelism_config"] = {
             "parallelism_config_dp_replicate_size": config.dp // shards,
             "parallelism_config_dp_shard_size": shards,

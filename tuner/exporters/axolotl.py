@@ -72,11 +72,5 @@ def _document(request: ExportRequest) -> dict[str, Any]:
         "dp_replicate_size": config.dp // shards,
         "dp_shard_size": shards,
         "fsdp_version": 2,
-        "fsdp_config": {
-            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "reshard_after_forward": config.zero_stage == 3,
-            "activation_checkpointing": config.recompute == "full",
-            "offload_params": False,
-            "state_dict_type": "SHARDED_STATE_DICT",
-        },
+        "fsdp_config": fsdp2_values.fsdp_config(request),
     }

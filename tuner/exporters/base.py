@@ -108,6 +108,15 @@ def schedules(goes_to: str, legal: Iterable[str], why: str, *further: Check) -> 
     )  # fmt: skip
 
 
+def whole_layers(goes_to: str) -> dict[str, Knob]:
+    """The knobs of a trainer that recomputes all layers, each as a whole, or none."""
+    why = "it recomputes whole layers"
+    return {
+        "recompute": goes(goes_to, only("recompute", ("none", "full"), why, recompute="full")),
+        "recompute_layers": never("recompute_layers", "it recomputes all layers or none"),
+    }
+
+
 def whole_rounds(*looped: str) -> Check:
     """A check for looped schedules that take their micro-batches in rounds of `pp`."""
     return unless(

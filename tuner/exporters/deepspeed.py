@@ -12,9 +12,9 @@ from tuner.exporters.base import (
     goes,
     never,
     no_pipeline,
-    only,
     tensor_1d,
     unless,
+    whole_layers,
 )
 from tuner.exporters.hf_arguments import ARGUMENTS, hf_arguments
 from tuner.exporters.scripts import head, torchrun_script
@@ -57,16 +57,7 @@ class DeepSpeedExporter(BaseExporter):
         "zero_shard_degree": never(
             "zero_shard_degree", "its smaller shard sets (MiCS) were removed in 0.19"
         ),
-        "recompute": goes(
-            "--gradient_checkpointing",
-            only(
-                "recompute",
-                ("none", "full"),
-                "it recomputes whole layers",
-                recompute="full",
-            ),
-        ),
-        "recompute_layers": never("recompute_layers", "it recomputes all layers or none"),
+        **whole_layers("--gradient_checkpointing"),
         "dtype": goes("bf16.enabled, fp16.enabled"),
         "reduce_dtype": goes("communication_data_type"),
         "compile": goes("--torch_compile"),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tuner.exporters.base import Check, unless
+from tuner.exporters.base import Check, Knob, goes, never, unless, whole_layers
 from tuner.ports import ExportRequest
 
 
@@ -15,6 +15,34 @@ def offload_needs_shards() -> Check:
         optimizer_offload=lambda r: r.config.dp * r.config.cp > 1,
         zero_stage=lambda r: 1 if r.config.dp * r.config.cp > 1 else 0,
     )
+
+
+def pipeline_engine(zero_stage: str, recompute: str, optimizer_offload: str) -> dict[str, Knob]:
+    """Knobs that trainers on DeepSpeed's pipeline engine share, with the places of three."""
+    return {
+        "virtual_stages": never(
+            "virtual_stages",
+            "DeepSpeed's engine runs one stage on a rank",
+            virtual_stages=1,
+            pipeline_schedule="1f1b",
+            stage_layers=None,
+        ),
+        "stage_layers": never("stage_layers", "its stages get equal numbers of layers"),
+        "zero_stage": goes(
+            zero_stage,
+            unless(
+                "zero_stage",
+                lambda r: r.config.zero_stage < 2 or r.config.pp == 1,
+                "its pipeline engine takes stages 0 and 1",
+                zero_stage=1,
+                zero_shard_degree=0,
+            ),
+        ),
+        "zero_shard_degree": never("zero_shard_degree", "DeepSpeed shards over all replicas"),
+        **whole_layers(recompute),
+        "compile": never("compile", "it does not torch.compile its layers"),
+        "optimizer_offload": goes(optimizer_offload, offload_needs_shards()),
+    }
 
 
 def document(request: ExportRequest) -> dict[str, Any]:

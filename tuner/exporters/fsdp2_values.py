@@ -1,8 +1,18 @@
 """What accelerate and what stands on it have in common: FSDP2 with a mesh of four axes, or DDP."""
 
 from collections.abc import Mapping
+from typing import Any
 
-from tuner.exporters.base import Knob, goes, never, no_pipeline, only, tensor_1d, unless
+from tuner.exporters.base import (
+    Knob,
+    goes,
+    never,
+    no_pipeline,
+    only,
+    tensor_1d,
+    unless,
+    whole_layers,
+)
 from tuner.ports import ExportRequest
 
 
@@ -18,6 +28,19 @@ def is_fsdp(request: ExportRequest) -> bool:
     """Whether FSDP2 is needed: for shards, and for any axis but that of the replicas."""
     config = request.config
     return config.zero_stage > 0 or config.tp * config.cp > 1
+
+
+def fsdp_config(request: ExportRequest, prefix: str = "") -> dict[str, Any]:
+    """FSDP2's own keys, each behind the prefix."""
+    config = request.config
+    values = {
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "reshard_after_forward": config.zero_stage == 3,
+        "activation_checkpointing": config.recompute == "full",
+        "offload_params": False,
+        "state_dict_type": "SHARDED_STATE_DICT",
+    }
+    return {prefix + name: value for name, value in values.items()}
 
 
 def _no_lonely_replicas(request: ExportRequest) -> bool:
@@ -83,11 +106,7 @@ def knobs(
                 zero_shard_degree=0,
             ),
         ),
-        "recompute": goes(
-            recompute,
-            only("recompute", ("none", "full"), "it recomputes whole layers", recompute="full"),
-        ),
-        "recompute_layers": never("recompute_layers", "it recomputes all layers or none"),
+        **whole_layers(recompute),
         "dtype": goes(
             dtype,
             unless(

@@ -4,16 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tuner.exporters import deepspeed_values
-from tuner.exporters.base import (
-    BaseExporter,
-    Knob,
-    goes,
-    never,
-    only,
-    schedules,
-    tensor_1d,
-    unless,
-)
+from tuner.exporters.base import BaseExporter, Knob, goes, never, schedules, tensor_1d
 from tuner.exporters.scripts import head
 from tuner.exporters.yaml_text import yaml_file
 from tuner.ports import Export, ExportRequest, Refusal
@@ -37,37 +28,14 @@ class GptNeoxExporter(BaseExporter):
         "cp": never("cp", "it has no context parallelism"),
         "ep": never("ep", "its experts are not Mixtral's"),
         "pp": goes("pipe_parallel_size; 0 for one stage"),
-        "virtual_stages": never(
-            "virtual_stages",
-            "DeepSpeed's engine runs one stage on a rank",
-            virtual_stages=1,
-            pipeline_schedule="1f1b",
-            stage_layers=None,
-        ),
         "pipeline_schedule": schedules("1f1b", ("1f1b",), "DeepSpeed's engine runs 1f1b alone"),
-        "stage_layers": never("stage_layers", "its stages get equal numbers of layers"),
         "micro_batch_size": goes("train_micro_batch_size_per_gpu"),
-        "zero_stage": goes(
-            "zero_optimization.stage",
-            unless(
-                "zero_stage",
-                lambda r: r.config.zero_stage < 2 or r.config.pp == 1,
-                "its pipeline engine takes stages 0 and 1",
-                zero_stage=1,
-                zero_shard_degree=0,
-            ),
-        ),
-        "zero_shard_degree": never("zero_shard_degree", "DeepSpeed shards over all replicas"),
-        "recompute": goes(
-            "checkpoint_activations",
-            only("recompute", ("none", "full"), "it recomputes whole layers", recompute="full"),
-        ),
-        "recompute_layers": never("recompute_layers", "it recomputes all layers or none"),
         "dtype": goes("precision"),
         "reduce_dtype": goes("deepspeed_extra_args.communication_data_type"),
-        "compile": never("compile", "it does not torch.compile its layers"),
-        "optimizer_offload": goes(
-            "zero_optimization.offload_optimizer", deepspeed_values.offload_needs_shards()
+        **deepspeed_values.pipeline_engine(
+            zero_stage="zero_optimization.stage",
+            recompute="checkpoint_activations",
+            optimizer_offload="zero_optimization.offload_optimizer",
         ),
     }
 

@@ -5,16 +5,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from tuner.exporters import deepspeed_values, megatron_model
-from tuner.exporters.base import (
-    BaseExporter,
-    Knob,
-    goes,
-    never,
-    only,
-    schedules,
-    tensor_1d,
-    unless,
-)
+from tuner.exporters.base import BaseExporter, Knob, goes, never, schedules, tensor_1d
 from tuner.exporters.scripts import arguments_file, head, sbatch_script, torchrun_script
 from tuner.ports import Export, ExportRequest, Refusal
 
@@ -38,42 +29,18 @@ class MegatronDeepSpeedExporter(BaseExporter):
         "cp": never("cp", "its sequence parallelism (Ulysses) trades heads, not keys"),
         "ep": never("ep", "its experts drop tokens, so that they are not Mixtral's"),
         "pp": goes("--pipeline-model-parallel-size; 1: --no-pipeline-parallel"),
-        "virtual_stages": never(
-            "virtual_stages",
-            "DeepSpeed's engine runs one stage on a rank",
-            virtual_stages=1,
-            pipeline_schedule="1f1b",
-            stage_layers=None,
-        ),
         "pipeline_schedule": schedules(
             "1f1b; --enable-zbh1-pipeline for zero_bubble",
             _SCHEDULES,
             "its engine runs 1f1b and ZB-H1 (zero_bubble)",
         ),
-        "stage_layers": never("stage_layers", "its stages get equal numbers of layers"),
         "micro_batch_size": goes("--micro-batch-size and train_micro_batch_size_per_gpu"),
-        "zero_stage": goes(
-            "--zero-stage and zero_optimization.stage",
-            unless(
-                "zero_stage",
-                lambda r: r.config.zero_stage < 2 or r.config.pp == 1,
-                "its pipeline engine takes stages 0 and 1",
-                zero_stage=1,
-                zero_shard_degree=0,
-            ),
-        ),
-        "zero_shard_degree": never("zero_shard_degree", "DeepSpeed shards over all replicas"),
-        "recompute": goes(
-            "--deepspeed-activation-checkpointing with --recompute-granularity full",
-            only("recompute", ("none", "full"), "it recomputes whole layers", recompute="full"),
-        ),
-        "recompute_layers": never("recompute_layers", "it recomputes all layers or none"),
         "dtype": goes("--bf16 or --fp16, and bf16.enabled or fp16.enabled"),
         "reduce_dtype": goes("communication_data_type"),
-        "compile": never("compile", "it does not torch.compile its layers"),
-        "optimizer_offload": goes(
-            "--cpu-optimizer and zero_optimization.offload_optimizer",
-            deepspeed_values.offload_needs_shards(),
+        **deepspeed_values.pipeline_engine(
+            zero_stage="--zero-stage and zero_optimization.stage",
+            recompute="--deepspeed-activation-checkpointing with --recompute-granularity full",
+            optimizer_offload="--cpu-optimizer and zero_optimization.offload_optimizer",
         ),
     }
 

@@ -3,7 +3,17 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tuner.exporters.base import BaseExporter, Knob, goes, never, only, schedules, tensor_1d, unless
+from tuner.exporters.base import (
+    BaseExporter,
+    Knob,
+    goes,
+    never,
+    only,
+    schedules,
+    tensor_1d,
+    unless,
+    whole_layers,
+)
 from tuner.exporters.scripts import head, torchrun_script
 from tuner.exporters.yaml_text import yaml_file
 from tuner.ports import Export, ExportRequest, Refusal
@@ -54,11 +64,7 @@ class NanotronExporter(BaseExporter):
             only("zero_stage", (0, 1), "it treats every stage above 0 as 1", zero_stage=1),
         ),
         "zero_shard_degree": never("zero_shard_degree", "it shards over all replicas"),
-        "recompute": goes(
-            "parallelism.recompute_layer",
-            only("recompute", ("none", "full"), "it recomputes whole layers", recompute="full"),
-        ),
-        "recompute_layers": never("recompute_layers", "it recomputes all layers or none"),
+        **whole_layers("parallelism.recompute_layer"),
         "dtype": goes(
             "model.dtype",
             only("dtype", _DTYPES, "its models are float32 or bfloat16", dtype="bf16"),
