@@ -13,12 +13,14 @@ import numpy as np
 
 from search_spaces.cost_models.constants import Constants
 from search_spaces.cost_models.hardware import Hardware
+from search_spaces.cost_models.mesh_memory import activation_spread, has_mesh, mesh_buffers
 from search_spaces.cost_models.parameters import (
     dense_layer_parameters,
     expert_layer_parameters,
     matrix_spread,
 )
 from search_spaces.cost_models.points import (
+    LAYOUT_1D,
     RECOMPUTE_SELECTIVE,
     Column,
     Points,
@@ -43,7 +45,10 @@ def kernel_layer_values(points: Points) -> tuple[Column, Column]:
     hidden, width = points.hidden_size, points.num_heads * points.head_dim
     key_value = points.num_kv_heads * points.head_dim
     rotary = np.minimum(points.gated, 1.0)
-    replicated = (4.0 + 2.25 * rotary) * hidden
+    made = 2.25 * rotary  # by the operations of an RMS norm; a mesh's norm is one operation
+    if has_mesh(points):
+        made = np.where(np.asarray(points.tp_layout) == LAYOUT_1D, made, 0.0)
+    replicated = (4.0 + made) * hidden
     mlp = np.maximum(points.experts_per_token, 1.0) * (2.0 + 2.0 * rotary) * points.ffn_size
     core = (2.0 + rotary) * (width + key_value)
     # a core that recomputes does not keep what the rotation of positions makes either
@@ -73,6 +78,10 @@ class KernelBuffers(NamedTuple):
     """And once as many are under way as may be; the activations of as many layers are gone then."""
     tied_gradient: Column
     """The gradient of a table that is embedding and projection: complete at the very end."""
+    held: Column
+    """What is held at every moment: a mesh's panels."""
+    summed: Column
+    """Per parameter of the rank: the copy in which a mesh sums gradients over its depth."""
 
 
 def kernel_buffers(points: Points, hardware: Hardware, constants: Constants) -> KernelBuffers:
@@ -81,10 +90,13 @@ def kernel_buffers(points: Points, hardware: Hardware, constants: Constants) -> 
     size, hidden, tokens = points.dtype_bytes, points.hidden_size, points.tokens
     spread = matrix_spread(points)
     table = points.vocab_size * hidden / spread
-    row = tokens * hidden * size
+    row = tokens * hidden * size / activation_spread(points)
+    block_bytes = np.where(np.asarray(size) < 4, LOW_PRECISION_BLOCK_BYTES, LOGIT_BLOCK_BYTES)
+    mesh = mesh_buffers(points, block_bytes, is_cpu=hardware.is_cpu)
     pipelined = np.where(np.asarray(points.pp) > 1, MESSAGE_VALUES, 0.0)
     wide = (1.0 + np.minimum(points.gated, 1.0)) * points.ffn_size / points.tp
-    backward = tokens * size * (wide + (BACKWARD_VALUES + pipelined) * hidden)
+    backward = np.maximum(tokens * size * wide, mesh.in_backward)
+    backward = backward + (BACKWARD_VALUES + pipelined) * row
     stage = np.asarray(points.zero_stage)
     scatters = training * (stage >= 2)
     copies = 2.0 if hardware.is_cpu else 1.0  # gloo receives into a buffer of the same size
@@ -99,12 +111,14 @@ def kernel_buffers(points: Points, hardware: Hardware, constants: Constants) -> 
     present = weights * 2.0 * whole / spread
     return KernelBuffers(
         logits=constants.logits_memory * _logits(points),
-        at_loss=(LOSS_VALUES + pipelined) * row,
+        at_loss=(LOSS_VALUES + pipelined) * row + mesh.at_loss,
         in_backward=training * backward,
         zero_at_loss=scatters * (4.0 * table + before) + weights * table,
         zero_early=scatters * layer + present,
         zero_late=scatters * (1.0 + SCATTERS_IN_FLIGHT * copies) * layer + present,
         tied_gradient=scatters * points.tied * 4.0 * table,
+        held=mesh.held,
+        summed=mesh.summed,
     )
 
 

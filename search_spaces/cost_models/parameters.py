@@ -13,11 +13,18 @@ def dense_layer_parameters(points: Points) -> Column:
     query = points.num_heads * points.head_dim
     key_value = points.num_kv_heads * points.head_dim
     attention = 2.0 * hidden * query + 2.0 * hidden * key_value
-    norms = 2.0 * hidden * (1.0 + points.biased)
-    biases = points.biased * (query + 2.0 * key_value + 2.0 * hidden + points.ffn_size)
     is_dense = np.asarray(points.num_experts) < 1
     mlp = np.where(is_dense, feed_forward_parameters(points), points.num_experts * hidden)
-    return attention + norms + biases + mlp
+    return attention + mlp + layer_vectors(points)
+
+
+def layer_vectors(points: Points) -> Column:
+    """Of these the elements of norms and biases, outside its experts."""
+    query = points.num_heads * points.head_dim
+    key_value = points.num_kv_heads * points.head_dim
+    hidden = points.hidden_size
+    norms = 2.0 * hidden * (1.0 + points.biased)
+    return norms + points.biased * (query + 2.0 * key_value + 2.0 * hidden + points.ffn_size)
 
 
 def feed_forward_parameters(points: Points) -> Column:
@@ -60,14 +67,19 @@ def matrix_spread(points: Points) -> Column:
 
 
 def rank_shares(points: Points) -> RankShares:
-    """Shares of every rank; positions are not split over the ranks of a 1D layout."""
+    """Shares of every rank; positions are not split over the ranks of a 1D layout.
+
+    Of a mesh it is the first row, which holds the vectors and positions of its columns.
+    """
     spread = matrix_spread(points)
     per_layer = dense_layer_parameters(points) + expert_layer_parameters(points) / points.ep
     table = points.vocab_size * points.hidden_size / spread
     positions = points.learned_positions * points.hidden_size
     if np.any(np.asarray(points.tp_layout) != LAYOUT_1D):
         is_1d = np.asarray(points.tp_layout) == LAYOUT_1D
-        positions = positions / np.where(is_1d, 1.0, spread)
+        side = np.sqrt(spread)
+        positions = positions / np.where(is_1d, 1.0, side)
+        per_layer = per_layer + np.where(is_1d, 0.0, (side - 1.0) * layer_vectors(points))
     return RankShares(
         layer=per_layer / spread,
         embedding=table + positions,
