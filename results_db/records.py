@@ -91,6 +91,16 @@ class StudyRecord:
     lease: Lease | None = None
     """The controller that runs the study, as read back."""
 
+    def section(self, name: str) -> Mapping[str, Any]:
+        """A section of the resolved study file; empty where it has none, as another tool's."""
+        import tomllib
+
+        try:
+            found = tomllib.loads(self.resolved_config).get(name)
+        except tomllib.TOMLDecodeError:
+            return {}
+        return found if isinstance(found, Mapping) else {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord:

@@ -111,6 +111,17 @@ def test_the_leaderboard_compares_with_median_and_baseline(cli: Run, answer: Any
     assert "cannot tell it from" in err
 
 
+def test_a_baseline_that_nobody_runs_has_a_name(cli: Run, answer: Any) -> None:
+    answer(faster_with_tp)
+    name = 'search.baseline_name="plain data parallelism"'
+    baseline = ("--set", "search.baseline.dp=2", "--set", name)
+    code, _, err = cli("run", *COMMON, "--max-trials", "3", *baseline)
+    assert code == 0
+    assert "x over plain data parallelism" in err
+    assert "x over plain data parallelism" in cli("rank")[2]
+    assert "your current configuration" not in err
+
+
 def test_quiet_prints_the_table_alone(cli: Run, answer: Any) -> None:
     answer(faster_with_tp)
     code, out, err = cli("run", "-q", *COMMON, "--max-trials", "2")

@@ -242,6 +242,8 @@ def test_hash_is_of_what_is_asked_not_of_name_or_store() -> None:
     config = study_config_from(MODEL)
     renamed = study_config_from(MODEL | {"name": "x", "store": {"url": "y"}})
     assert config.config_hash() == renamed.config_hash() != _seeded(3).config_hash()
+    search = config.search.model_copy(update={"baseline_name": "the old one"})
+    assert config.model_copy(update={"search": search}).config_hash() == config.config_hash()
     assert config.config_hash() == parse_study_text(config.to_toml()).config_hash()
 
 

@@ -54,6 +54,7 @@ _EXAMPLES: dict[tuple[str, str], Any] = {
     ("search", "max_time_s"): 3600.0,
     ("search", "max_device_s"): 7200.0,
     ("search", "baseline"): {"dp": 2, "micro_batch_size": 1},
+    ("search", "baseline_name"): "last month's configuration",
     ("store", "url"): "sqlite:///tuner_runs/results.db",
     ("trainer", "adapter"): "megatron-lm",
     ("trainer", "command"): ["{torchrun}", "pretrain_gpt.py", "{args}"],

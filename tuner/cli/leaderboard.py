@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 _BARS = "of the best"
+_BASELINE = "your current configuration"
+"""What the baseline is, unless `search.baseline_name` says something else."""
 _WIDTH_WITH_BARS = 130
 """Columns from which on a bar does not push configurations into a second line."""
 
@@ -146,15 +148,16 @@ def footnotes(board: Leaderboard, top: int | None = None) -> list[str]:
 
 
 def against_baseline(board: Leaderboard) -> str:
-    """A clause on the best configuration and the one in use; empty where the study has none."""
+    """A clause on the best configuration and the baseline; empty where the study has none."""
     if not board.rows or not (ours := [r for r in board.trials if r.trial.purpose == "baseline"]):
         return ""
+    name = board.study.section("search").get("baseline_name", _BASELINE)
     speedup = board.records(1)[0]["speedup_vs_baseline"]
     if speedup is not None:
-        return f"{formats.ratio(speedup)} over your current configuration"
+        return f"{formats.ratio(speedup)} over {name}"
     failure = ours[-1].failure
     why = f" ({failure.kind}: {' '.join(failure.message.split())})" if failure else ""
-    return f"your current configuration gave no number{why}"
+    return f"{name} gave no number{why}"
 
 
 def _over(value: float, reference: float | None) -> float | None:

@@ -238,6 +238,8 @@ class SearchSection(_Section):
     """trials under way at one time, where the devices suffice"""
     max_retries: int = Field(default=1, ge=0)
     """new attempts of a trial that failed for a reason that may pass"""
+    stop_below: float = Field(default=0.02, ge=0, lt=1)
+    """end once no untried point has this chance to run and failures bore that out; 0: never"""
     confirm_top: int = Field(default=3, ge=0)
     """best configurations that are measured again at the end"""
     confirm_repeats: int = Field(default=3, ge=0)
@@ -248,6 +250,8 @@ class SearchSection(_Section):
     """measure the first configuration again at the end, to see whether the machine changed speed"""
     baseline: Annotated[ParallelConfig, BeforeValidator(_tuples)] | None = None
     """knobs of the configuration in use today; it is run first and compared with"""
+    baseline_name: str | None = Field(default=None, min_length=1)
+    """what sentences call the baseline; left out: your current configuration"""
     warm_start: Annotated[tuple[str, ...], BeforeValidator(_as_names)] = ()
     """earlier studies of this database that correct the predictions, the most relevant last"""
     objective: str | None = None
@@ -351,8 +355,11 @@ class StudyConfig(_Section):
         return to_toml_text(without_secrets(_for_toml(self)))
 
     def config_hash(self) -> str:
-        """16 hex digits of all that decides a study's results: not its name, nor its store."""
-        asked = self.model_copy(update={"name": None, "store": StoreSection(url="-")})
+        """16 hex digits of all that decides a study's results: no names, nor its store."""
+        search = self.search.model_copy(update={"baseline_name": None})
+        asked = self.model_copy(
+            update={"name": None, "store": StoreSection(url="-"), "search": search}
+        )
         return hashlib.sha256(asked.to_toml().encode()).hexdigest()[:16]
 
     def measure_spec(self) -> MeasureSpec:

@@ -27,6 +27,7 @@ def cost_model(data: StudyData) -> "AnalyticCostModel | None":
             ModelSpec.model_validate(_known(ModelSpec, study.model)),
             TrainingSpec.model_validate(_known(TrainingSpec, study.training)),
             ClusterSpec.model_validate(_known(ClusterSpec, study.cluster)),
+            is_kernel=data.is_kernel,
         )
     except (ValidationError, SearchSpaceError):
         return None

@@ -118,6 +118,11 @@ class StudyData:
         return self.study.launcher == "simulated"
 
     @property
+    def is_kernel(self) -> bool:
+        """Whether the built-in kernel ran the trials, and no trainer of the user's or other tool."""
+        return bool(self.study.section("model")) and not self.study.section("trainer")
+
+    @property
     def best(self) -> LeaderboardRow | None:
         """The first row of the leaderboard, if any trial gave a number."""
         return self.leaderboard[0] if self.leaderboard else None
@@ -135,22 +140,8 @@ class StudyData:
     @cached_property
     def rank_limit_bytes(self) -> float | None:
         """`launcher.memory_limit_gib` of the study file in bytes."""
-        gib = self.section("launcher").get("memory_limit_gib")
+        gib = self.study.section("launcher").get("memory_limit_gib")
         return float(gib) * 2**30 if isinstance(gib, int | float) else None
-
-    @cached_property
-    def _config(self) -> Mapping[str, Any]:
-        import tomllib
-
-        try:
-            return tomllib.loads(self.study.resolved_config)
-        except tomllib.TOMLDecodeError:  # the study of another tool
-            return {}
-
-    def section(self, name: str) -> Mapping[str, Any]:
-        """A section of the resolved study file; empty where it has none."""
-        found = self._config.get(name)
-        return found if isinstance(found, Mapping) else {}
 
     @cached_property
     def median_tokens_per_s(self) -> float | None:

@@ -52,7 +52,7 @@ def device_seconds(data: StudyData, trial: TrialPoint) -> float:
     config = data.configs.get(trial.config_key)
     world_size = config.world_size if config else 1
     if data.is_simulated:
-        measure = data.section("measure")
+        measure = data.study.section("measure")
         steps = int(measure.get("warmup_steps", 2)) + int(measure.get("measured_steps", 5))
         return (trial.step_time_s or 0.0) * steps * world_size
     return (trial.wall_s or 0.0) * world_size
