@@ -19,6 +19,11 @@ _MODEL_NUMBERS = (
     "ffn_size", "vocab_size", "max_positions", "num_experts", "experts_per_token",
 )  # fmt: skip
 _CLUSTER_NUMBERS = ("num_nodes", "devices_per_node", "memory_bytes", "nics_per_node")
+_PLAIN = (
+    "name", "objective_metric", "objective_direction", "searcher", "launcher", "seed", "max_trials",
+    "num_legal_points", "resolved_config", "config_hash", "finished_at",
+)  # fmt: skip
+"""Fields that are stored as they are."""
 
 
 def _text(value: Any) -> str | None:
@@ -60,16 +65,9 @@ def create(connection: Connection, study: StudyRecord, study_uuid: str | None = 
         )
     training = study.training
     values = {
+        **{name: getattr(study, name) for name in _PLAIN},
         "uuid": study_uuid or str(uuid.uuid4()),
-        "name": study.name,
         "status": study.status.value,
-        "objective_metric": study.objective_metric,
-        "objective_direction": study.objective_direction,
-        "searcher": study.searcher,
-        "launcher": study.launcher,
-        "seed": study.seed,
-        "max_trials": study.max_trials,
-        "num_legal_points": study.num_legal_points,
         "model_id": _model_id(connection, study.model),
         "cluster_id": _cluster_id(connection, study.cluster),
         "sequence_length": whole_number(training.get("sequence_length")),
@@ -79,10 +77,7 @@ def create(connection: Connection, study: StudyRecord, study_uuid: str | None = 
         "optimizer": _text(training.get("optimizer")),
         "learning_rate": real_number(training.get("learning_rate")),
         "training_spec": to_json(training),
-        "resolved_config": study.resolved_config,
-        "config_hash": study.config_hash,
         "created_at": study.created_at or datetime.now(UTC),
-        "finished_at": study.finished_at,
     }
     study_id = int(connection.execute(insert(studies).returning(studies.c.id), values).scalar_one())
     _add_provenance(connection, study_id, study.provenance)
@@ -125,24 +120,12 @@ def _query() -> Select[Any]:
 
 def _record(row: RowMapping, facts: Mapping[str, Any]) -> StudyRecord:
     return StudyRecord(
-        name=row["name"],
-        objective_metric=row["objective_metric"],
-        objective_direction=row["objective_direction"],
-        searcher=row["searcher"],
-        launcher=row["launcher"],
-        seed=row["seed"],
-        max_trials=row["max_trials"],
+        **{name: row[name] for name in (*_PLAIN, "id", "created_at")},
         model=from_json(row["model_spec"]),
         cluster=from_json(row["cluster_spec"]),
         training=from_json(row["training_spec"]),
-        resolved_config=row["resolved_config"],
-        config_hash=row["config_hash"],
-        num_legal_points=row["num_legal_points"],
         provenance=facts,
         status=StudyStatus(row["status"]),
-        id=row["id"],
-        created_at=row["created_at"],
-        finished_at=row["finished_at"],
         lease=leases.from_columns(row),
     )
 

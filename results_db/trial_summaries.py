@@ -99,25 +99,19 @@ def _summary(row: RowMapping, versions: Mapping[int, dict[str, str]]) -> TrialSu
 
 def _trial(row: RowMapping) -> TrialRecord:
     return TrialRecord(
-        id=row["t_id"],
-        study_id=row["t_study_id"],
-        number=row["t_number"],
+        **{name: row[f"t_{name}"] for name in _PLAIN_TRIAL},
         config_key=row["c_config_key"],
         knobs=knobs.from_columns(_part(row, "c")),
         status=TrialStatus(row["t_status"]),
         purpose=Purpose(row["t_purpose"]),
-        attempt=row["t_attempt"],
-        repeat=row["t_repeat"],
-        seed=row["t_seed"],
-        warmup_steps=row["t_warmup_steps"],
-        measured_steps=row["t_measured_steps"],
-        source=row["t_source"],
-        queued_at=row["t_queued_at"],
-        started_at=row["t_started_at"],
-        finished_at=row["t_finished_at"],
-        folder=row["t_folder"],
         lease=leases.from_columns(_part(row, "t")),
     )
+
+
+_PLAIN_TRIAL = (
+    "id", "study_id", "number", "attempt", "repeat", "seed", "warmup_steps", "measured_steps",
+    "source", "queued_at", "started_at", "finished_at", "folder",
+)  # fmt: skip
 
 
 def _measurement(row: Mapping[str, Any], versions: Mapping[int, dict[str, str]]) -> MeasurementRow:

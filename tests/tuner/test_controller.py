@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,12 +22,11 @@ from trainer.contract import (
     TrialOutput,
     TrialReport,
 )
-from tuner.config import study_config_from
 from tuner.controller import Controller, StudyOutcome
 from tuner.errors import LauncherError
 from tuner.ports import StudyProgress, TrialEvent
 from tuner.searchers.random import RandomSearcher
-from tuner.study import Study, create_study
+from tuner.study import Study
 
 Answer = Callable[[TrialJob, int], TrialOutput | None]
 
@@ -115,30 +114,6 @@ class Observer:
 
     def on_message(self, text: str) -> None:
         self.events.append(text)
-
-
-@pytest.fixture
-def make_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Study]]:
-    monkeypatch.setattr("tuner.study.measured_peaks", lambda cluster, dtypes: {"fp32": 1e12})
-    opened: list[Study] = []
-
-    def make(**search: object) -> Study:
-        config = study_config_from(
-            {
-                "name": f"s{len(opened)}",
-                "model": {"source": "gpt2-tiny"},
-                "training": {"sequence_length": 32, "global_batch_size": 8},
-                "cluster": {"devices": 2},
-                "search": {"max_trials": 5, "confirm_top": 0, "check_drift": False, **search},
-                "store": {"url": f"sqlite:///{tmp_path / 'results.db'}"},
-            }
-        )
-        opened.append(create_study(config))
-        return opened[-1]
-
-    yield make
-    for study in opened:
-        study.store.close()
 
 
 def run(

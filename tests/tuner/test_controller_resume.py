@@ -1,9 +1,8 @@
 """A controller that was stopped, killed or lost its database, and the one that comes after it."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import psutil
 import pytest
@@ -11,46 +10,13 @@ import pytest
 from results_db.errors import Unreachable
 from results_db.records import Lease, StudyStatus, TrialOutcome, TrialRecord, TrialStatus
 from trainer.contract import TrialJob, TrialOutput
-from tuner.config import study_config_from
+from tuner.api.observers import as_observer
 from tuner.controller import Controller, StudyOutcome
 from tuner.errors import StorageProblem
 from tuner.leases import lease_is_dead, own_lease, time_spent_s
-from tuner.ports import StudyProgress, TrialEvent
 from tuner.searchers.random import RandomSearcher
-from tuner.study import Study, create_study, open_study
+from tuner.study import Study, open_study
 from tuner.testing.fake_launcher import FakeLauncher, completed
-
-
-class Silent:
-    def on_event(self, event: TrialEvent, progress: StudyProgress) -> None:
-        pass
-
-    def on_message(self, text: str) -> None:
-        pass
-
-
-@pytest.fixture
-def make_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Study]]:
-    monkeypatch.setattr("tuner.study.measured_peaks", lambda cluster, dtypes: {"fp32": 1e12})
-    opened: list[Study] = []
-
-    def make(**search: object) -> Study:
-        config = study_config_from(
-            {
-                "name": f"s{len(opened)}",
-                "model": {"source": "gpt2-tiny"},
-                "training": {"sequence_length": 32, "global_batch_size": 8},
-                "cluster": {"devices": 2},
-                "search": {"max_trials": 5, "confirm_top": 0, "check_drift": False, **search},
-                "store": {"url": f"sqlite:///{tmp_path / 'results.db'}"},
-            }
-        )
-        opened.append(create_study(config))
-        return opened[-1]
-
-    yield make
-    for study in opened:
-        study.store.close()
 
 
 def launched(launcher: FakeLauncher) -> list[str]:
@@ -66,7 +32,7 @@ def run(
 ) -> tuple[StudyOutcome, FakeLauncher]:
     launcher = launcher or FakeLauncher(num_devices=2, answer=answer)
     searcher = RandomSearcher(study.candidates, seed=0)
-    controller = Controller(study, searcher, launcher, Silent(), stop or threading.Event())
+    controller = Controller(study, searcher, launcher, as_observer(None), stop or threading.Event())
     try:
         return controller.run(), launcher
     finally:
@@ -268,7 +234,7 @@ def test_trials_that_fit_in_number_alone_wait_in_the_queue(
     study = make_study(max_trials=4, parallel_trials=3)
     launcher = Gappy(num_devices=2, num_polls=2)
     searcher = RandomSearcher(study.candidates, seed=0)
-    controller = Controller(study, searcher, launcher, Silent(), threading.Event())
+    controller = Controller(study, searcher, launcher, as_observer(None), threading.Event())
     assert controller.run().num_completed == 4
     assert launcher.most_at_once == 1
     assert len(launcher.handles) == 4, "none was started twice"

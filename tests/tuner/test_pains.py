@@ -6,8 +6,9 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,10 @@ from results_db.queries import best
 from results_db.records import TrialStatus
 from search_spaces.parallel_config import ParallelConfig
 from trainer.contract import FailureKind, Phase, TrialJob, TrialOutput
-from tuner.config import study_config_from
+from tuner.api.observers import as_observer
 from tuner.controller import Controller, make_searcher, run_study
 from tuner.launchers.local import LocalLauncher
-from tuner.ports import StudyProgress, TrialEvent
-from tuner.study import Study, create_study, open_study
+from tuner.study import Study, open_study
 from tuner.testing.fake_launcher import FakeLauncher, completed, failed
 from tuner.testing.fake_trainer import ENTRY, FakeBehaviour
 from tuner.testing.jobs import misbehave, tiny_job
@@ -30,35 +30,12 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "pains.md"
 
 
-class Silent:
-    def on_event(self, event: TrialEvent, progress: StudyProgress) -> None:
-        pass
-
-    def on_message(self, text: str) -> None:
-        pass
-
-
 @pytest.fixture
-def make_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Study]]:
-    monkeypatch.setattr("tuner.study.measured_peaks", lambda cluster, dtypes: {"fp32": 1e12})
-    opened: list[Study] = []
+def make_study(make_study: Callable[..., Study]) -> Callable[..., Study]:
+    def make(search: Mapping[str, Any], **sections: Mapping[str, Any]) -> Study:
+        return make_study(sections, **{"early_stop": False, **search})
 
-    def make(**sections: dict[str, object]) -> Study:
-        document: dict[str, dict[str, object] | str] = {
-            "name": f"s{len(opened)}",
-            "model": {"source": "gpt2-tiny"},
-            "training": {"sequence_length": 32, "global_batch_size": 8},
-            "cluster": {"devices": 2},
-            "store": {"url": f"sqlite:///{tmp_path / 'results.db'}"},
-        }
-        calm = {"confirm_top": 0, "check_drift": False, "early_stop": False}
-        search = calm | sections.pop("search", {})
-        opened.append(create_study(study_config_from({**document, **sections, "search": search})))
-        return opened[-1]
-
-    yield make
-    for study in opened:
-        study.store.close()
+    return make
 
 
 def test_one_machine_needs_no_remote_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +83,7 @@ def test_ranks_have_no_say_in_the_configuration(make_study: Callable[..., Study]
         return failed(FailureKind.OOM)
 
     launcher = FakeLauncher(num_devices=2, answer=answer)
-    run_study(study, Silent(), launcher=launcher)
+    run_study(study, as_observer(None), launcher=launcher)
     rows = study.store.trials(study.id)
     assert [row.trial.config_key for row in rows] == [job.config.config_key for job in jobs]
     assert len({job.config.config_key for job in jobs}) == len(jobs) == 4
@@ -129,7 +106,7 @@ def test_two_trials_that_each_want_all_devices_take_turns(
     stop = threading.Event()
     timer = threading.Timer(30.0, stop.set)
     timer.start()
-    outcome = Controller(study, make_searcher(study), launcher, Silent(), stop).run()
+    outcome = Controller(study, make_searcher(study), launcher, as_observer(None), stop).run()
     timer.cancel()
     assert outcome.num_completed == 4
     rows = sorted(study.store.trials(study.id), key=lambda row: str(row.trial.started_at))
@@ -170,7 +147,7 @@ def test_no_rule_of_thumb_hides_a_winner(
         return completed(job, 0.005 if is_winner else 0.01)
 
     launcher = FakeLauncher(num_devices=2, answer=answer)
-    run_study(study, Silent(), launcher=launcher)
+    run_study(study, as_observer(None), launcher=launcher)
     found = best(study.store, study.id)
     assert found is not None
     assert found.config_key == winner.config_key
@@ -182,13 +159,13 @@ def test_known_failures_are_never_proposed_again_after_a_resume(
     """optuna #3472, #2864: settings that had failed were suggested again."""
     study = make_study(search={"max_trials": 3, "max_retries": 0})
     launcher = FakeLauncher(num_devices=2, answer=failed(FailureKind.CRASH))
-    run_study(study, Silent(), launcher=launcher)
+    run_study(study, as_observer(None), launcher=launcher)
     first = [handle.job.config.config_key for handle in launcher.handles]
     again = open_study(study.config.store.url, study.name)
     search = again.config.search.model_copy(update={"max_trials": 8})
     again.config = again.config.model_copy(update={"search": search})
     launcher = FakeLauncher(num_devices=2)
-    run_study(again, Silent(), launcher=launcher)
+    run_study(again, as_observer(None), launcher=launcher)
     again.store.close()
     second = [handle.job.config.config_key for handle in launcher.handles]
     assert len(second) == 5

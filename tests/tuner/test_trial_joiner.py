@@ -4,9 +4,8 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 
 import psutil
 import pytest
@@ -14,12 +13,11 @@ import pytest
 from results_db.checks import check
 from results_db.records import Lease, StudyStatus, TrialStatus
 from trainer.contract import TrialJob, TrialOutput
-from tuner.config import study_config_from
 from tuner.controller import StudyOutcome, run_study
 from tuner.errors import StorageProblem
 from tuner.leases import own_lease
 from tuner.ports import StudyProgress, TrialEvent
-from tuner.study import Study, create_study, open_study
+from tuner.study import Study, open_study
 from tuner.testing.fake_launcher import FakeLauncher, completed
 from tuner.trial_joiner import JoinOutcome, join_study
 
@@ -55,28 +53,9 @@ def quick_looks_and_a_helper_of_another_process(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
-def make_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Study]]:
-    monkeypatch.setattr("tuner.study.measured_peaks", lambda cluster, dtypes: {"fp32": 1e12})
-    opened: list[Study] = []
-
-    def make(**search: object) -> Study:
-        calm = {"confirm_top": 0, "check_drift": False, "early_stop": False, "searcher": "random"}
-        config = study_config_from(
-            {
-                "name": f"s{len(opened)}",
-                "model": {"source": "gpt2-tiny"},
-                "training": {"sequence_length": 32, "global_batch_size": 8},
-                "cluster": {"devices": 2},
-                "search": {"max_trials": 6, "parallel_trials": 2, **calm, **search},
-                "store": {"url": f"sqlite:///{tmp_path / 'results.db'}"},
-            }
-        )
-        opened.append(create_study(config))
-        return opened[-1]
-
-    yield make
-    for study in opened:
-        study.store.close()
+def make_study(make_study: Callable[..., Study]) -> Callable[..., Study]:
+    calm = {"max_trials": 6, "parallel_trials": 2, "early_stop": False, "searcher": "random"}
+    return lambda **search: make_study(**{**calm, **search})
 
 
 class Helper(threading.Thread):

@@ -6,19 +6,11 @@ from typing import Any
 
 import pytest
 
+from tuner.api.observers import as_observer
 from tuner.config import study_config_from
 from tuner.controller import run_study
 from tuner.errors import ConfigError
-from tuner.ports import StudyProgress, TrialEvent
 from tuner.study import Study, create_study, open_study, warmed_candidates
-
-
-class Silent:
-    def on_event(self, event: TrialEvent, progress: StudyProgress) -> None:
-        pass
-
-    def on_message(self, text: str) -> None:
-        pass
 
 
 @pytest.fixture
@@ -48,7 +40,7 @@ def make_study(tmp_path: Path) -> Iterator[Callable[..., Study]]:
 
 def test_predictions_follow_what_earlier_studies_measured(make_study: Callable[..., Study]) -> None:
     earlier = make_study("earlier", searcher="random")
-    run_study(earlier, Silent())
+    run_study(earlier, as_observer(None))
     cold, warm = make_study("cold", batch=128), make_study("warm", batch=128, warm_start="earlier")
     assert warmed_candidates(cold) == cold.candidates
     corrected = warmed_candidates(warm)

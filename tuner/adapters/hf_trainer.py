@@ -12,38 +12,34 @@ from tuner.adapters.figures import NUMBER, Figure, parse
 from tuner.adapters.log_lines import LogLine
 from tuner.adapters.steps import StepTable
 
-MICRO_BATCH = Pattern(
-    name="micro_batch",
-    reads="micro-batch",
-    versions="Transformers 3 to 5, examples of Accelerate",
-    regex=re.compile(r"Instantaneous batch size per device = (?P<count>[\d,]+)"),
-    example="  Instantaneous batch size per device = 4",
-    source="src/transformers/trainer.py",
-)
-BATCH = Pattern(
-    name="batch",
-    reads="global batch",
-    versions="Transformers 3 to 5, examples of Accelerate",
-    regex=re.compile(r"Total train batch size \(w\. parallel.*\) = (?P<count>[\d,]+)"),
-    example="  Total train batch size (w. parallel, distributed & accumulation) = 32",
-    source="src/transformers/trainer.py",
-)
-ACCUMULATION = Pattern(
-    name="accumulation",
-    reads="micro-batches per replica and step",
-    versions="Transformers 3 to 5, examples of Accelerate",
-    regex=re.compile(r"Gradient Accumulation steps = (?P<count>[\d,]+)"),
-    example="  Gradient Accumulation steps = 4",
-    source="src/transformers/trainer.py",
-)
-PARAMETERS = Pattern(
-    name="parameters",
-    reads="parameters",
-    versions="Transformers 4.20 to 5",
-    regex=re.compile(r"Number of trainable parameters = (?P<count>[\d,]+)"),
-    example="  Number of trainable parameters = 124,439,808",
-    source="src/transformers/trainer.py",
-)
+
+def _row(
+    name: str, reads: str, words: str, example: str,
+    versions: str = "Transformers 3 to 5, examples of Accelerate",
+) -> Pattern:  # fmt: skip
+    """A row of the header: words, and how many."""
+    return Pattern(
+        name=name, reads=reads, versions=versions, example=f"  {example}",
+        regex=re.compile(words + r" = (?P<count>[\d,]+)"), source="src/transformers/trainer.py",
+    )  # fmt: skip
+
+
+MICRO_BATCH = _row(
+    "micro_batch", "micro-batch", "Instantaneous batch size per device",
+    "Instantaneous batch size per device = 4",
+)  # fmt: skip
+BATCH = _row(
+    "batch", "global batch", r"Total train batch size \(w\. parallel.*\)",
+    "Total train batch size (w. parallel, distributed & accumulation) = 32",
+)  # fmt: skip
+ACCUMULATION = _row(
+    "accumulation", "micro-batches per replica and step", "Gradient Accumulation steps",
+    "Gradient Accumulation steps = 4",
+)  # fmt: skip
+PARAMETERS = _row(
+    "parameters", "parameters", "Number of trainable parameters",
+    "Number of trainable parameters = 124,439,808", "Transformers 4.20 to 5",
+)  # fmt: skip
 LOGS = Pattern(
     name="logs",
     reads="loss; with `include_num_input_tokens_seen` tokens really run and the time",

@@ -4,7 +4,6 @@ import json
 from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from results_db import queries
@@ -286,12 +285,7 @@ class Study:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from tuner.cli import EXIT_INTERRUPTED
@@ -30,12 +30,7 @@ class StopOnSignal:
                 self._previous[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from tuner.cli import formats, output
@@ -51,12 +50,7 @@ class SilentDisplay:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         return None
 
     def on_event(self, event: TrialEvent, progress: StudyProgress) -> None:
@@ -135,12 +129,7 @@ class LiveDisplay(SilentDisplay):
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._running.clear()
         self._live.stop()
 
