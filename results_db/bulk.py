@@ -138,9 +138,18 @@ def insert_rows(
         connection.exec_driver_sql(text, values)
     elif len(values) >= _COPY_FROM:
         _copy(connection, table, names, values)
+    elif len(values) == 1:  # arrays of one cost more to make than they save
+        connection.exec_driver_sql(_one_row_plan(table, names, connection.dialect), values[0])
     else:
         plan = _arrays_plan(table, names, connection.dialect)
         connection.exec_driver_sql(plan, _columns(values))
+
+
+@lru_cache(maxsize=64)
+def _one_row_plan(table: Table, names: tuple[str, ...], dialect: Dialect) -> str:
+    quote = dialect.identifier_preparer.quote
+    columns, places = ", ".join(map(quote, names)), ", ".join(["%s"] * len(names))
+    return f"INSERT INTO {quote(table.name)} ({columns}) VALUES ({places})"  # noqa: S608
 
 
 @lru_cache(maxsize=64)

@@ -1,13 +1,14 @@
 """The medians of `study_configs`, kept in the transaction that ends a trial."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from statistics import median
 from typing import Any
 
 from sqlalchemy import (
     Connection,
     Update,
+    and_,
     bindparam,
     func,
     literal_column,
@@ -33,13 +34,26 @@ def refresh_study_configs(
 
     The study's row is locked by the caller, so no other writer changes them in between.
     """
-    found = medians(connection, study_id, config_ids)
+    completed = _completed(connection, study_id, config_ids)
+    if not completed:
+        return
     rows = [
-        {"study_id": study_id, "config_id": config_id, **values}
-        for config_id, values in found.items()
+        {"study_id": study_id, "config_id": config_id, **_medians_of(runs)}
+        for config_id, runs in completed.items()
     ]
+    known = [runs[0] for runs in completed.values()]
+    best_low = known[0].best_low
+    if best_low is not None:
+        for row in rows:
+            row["is_first"] = row["tokens_per_s_high"] >= best_low
     insert_or_replace(connection, study_configs, rows)
-    if rows:
+    # the bar that a first position must reach is another one now, or may be
+    is_bar_moved = (
+        best_low is None
+        or any(row["tokens_per_s_low"] > best_low for row in rows)
+        or any(row.known_low == best_low for row in known)
+    )
+    if is_bar_moved:
         connection.execute(MARK_FIRST[connection.dialect.name], {"study": study_id})
 
 
@@ -92,8 +106,17 @@ _COMPLETED = (
         measurements.c.step_time_s,
         measurements.c.peak_memory_bytes,
         measurements.c.mfu,
+        study_configs.c.tokens_per_s_low.label("known_low"),
+        _BEST_LOW.label("best_low"),
     )
     .join(measurements, measurements.c.trial_id == trials.c.id)
+    .outerjoin(
+        study_configs,
+        and_(
+            study_configs.c.study_id == trials.c.study_id,
+            study_configs.c.config_id == trials.c.config_id,
+        ),
+    )
     .where(
         trials.c.study_id == bindparam("study"),
         trials.c.status == TrialStatus.COMPLETED.value,
@@ -106,22 +129,25 @@ def medians(
     connection: Connection, study_id: int, config_ids: Collection[int]
 ) -> dict[int, dict[str, Any]]:
     """What `study_configs` holds of each configuration that has a completed trial."""
-    found = {}
-    for config_id, rows in _completed(connection, study_id, config_ids).items():
-        best = combine([Interval(row.tokens_per_s, row.tokens_per_s_low, row.tokens_per_s_high)
-                        for row in rows])  # fmt: skip
-        shares = [row.mfu for row in rows if row.mfu is not None]
-        found[config_id] = {
-            "num_completed": len(rows),
-            "tokens_per_s": best.median,
-            "tokens_per_s_low": best.low,
-            "tokens_per_s_high": best.high,
-            "step_time_s": median(row.step_time_s for row in rows),
-            "peak_memory_bytes": max(row.peak_memory_bytes for row in rows),
-            "mfu": median(shares) if shares else None,
-            "first_trial": min(row.number for row in rows),
-        }
-    return found
+    completed = _completed(connection, study_id, config_ids)
+    return {config_id: _medians_of(rows) for config_id, rows in completed.items()}
+
+
+def _medians_of(rows: Sequence[Any]) -> dict[str, Any]:
+    best = combine(
+        [Interval(row.tokens_per_s, row.tokens_per_s_low, row.tokens_per_s_high) for row in rows]
+    )
+    shares = [row.mfu for row in rows if row.mfu is not None]
+    return {
+        "num_completed": len(rows),
+        "tokens_per_s": best.median,
+        "tokens_per_s_low": best.low,
+        "tokens_per_s_high": best.high,
+        "step_time_s": median(row.step_time_s for row in rows),
+        "peak_memory_bytes": max(row.peak_memory_bytes for row in rows),
+        "mfu": median(shares) if shares else None,
+        "first_trial": min(row.number for row in rows),
+    }
 
 
 def _completed(

@@ -76,6 +76,17 @@ def test_a_trial_takes_few_trips_to_the_server(store, make_study, make_outcome, 
     assert counted.take() == ["UPDATE", "SELECT", "INSERT", "INSERT"], "a new configuration"
 
 
+def test_first_positions_are_marked_anew_only_when_the_bar_may_have_moved(
+    store, make_study, make_outcome
+):
+    study = store.create_study(make_study())
+    store.add_results(study.id, [(record(study, n), make_outcome(1000.0 - n)) for n in range(3)])
+    counted = Counted(store)
+    for n, tokens_per_s in ((3, 1.0), (4, 5000.0)):
+        store.add_results(study.id, [(record(study, n), make_outcome(tokens_per_s))])
+        assert counted.take().count("UPDATE") == (2 if tokens_per_s == 5000.0 else 1)
+
+
 def test_many_trials_go_through_their_life_together(store, make_study, make_outcome, lease):
     study = store.create_study(make_study())
     predictions = [PredictionRow(config_key="k3", model_name="analytic", step_time_s=1.0)]
