@@ -1,7 +1,8 @@
 """Why points were not run: every point of the domains' product has one reason.
 
 No rule of thumb is among them: a point is left out because it breaks a rule, because its memory is
-predicted not to fit, or because the search ended before its turn.
+predicted not to fit, because the trials taught that it would hardly run, or because the search
+ended before its turn.
 """
 
 import math
@@ -15,6 +16,7 @@ from search_spaces.space import SearchSpace
 
 MEMORY_RULE: Final = "memory"
 BUDGET_RULE: Final = "budget"
+UNLIKELY_RULE: Final = "unlikely"
 UNLIKELY_TO_FIT: Final = 0.05
 """A point whose predicted probability to fit is below this is said to be untried for its memory."""
 
@@ -45,6 +47,7 @@ def reason_untried(
     config: ParallelConfig,
     *,
     stop_reason: str,
+    chance: float | None = None,
     peak_memory_bytes: float | None = None,
     probability_fits: float = 1.0,
 ) -> UntriedReason:
@@ -54,6 +57,8 @@ def reason_untried(
         space: the study's space.
         config: the point.
         stop_reason: why the search ended, for points that had nothing against them.
+        chance: probability of running, 0 to 1, for which a search left the point out; none where
+            it would have tried it.
         peak_memory_bytes: what the cost model predicted, where it did.
         probability_fits: the cost model's probability, 0 to 1, that the point fits.
     """
@@ -64,6 +69,8 @@ def reason_untried(
         limit = space.setting.cluster.memory_bytes / 2**30
         need = "more" if peak_memory_bytes is None else f"{peak_memory_bytes / 2**30:.1f} GiB"
         return UntriedReason(MEMORY_RULE, f"predicted to need {need} of {limit:.1f} GiB per device")
+    if chance is not None:
+        return UntriedReason(UNLIKELY_RULE, f"a chance of {chance:.1%} to run, by what failed")
     return UntriedReason(BUDGET_RULE, stop_reason)
 
 

@@ -39,6 +39,7 @@ from tuner.ports import (
     TrialEvent,
 )
 from tuner.predictor import Predictor, error_sentence
+from tuner.searchers.prospects import Hopeless, hopeless
 from tuner.state_machine import Action, ActionKind, StudyView, limits_of, next_actions
 from tuner.study import Study, make_launcher, make_searcher, untried_rows
 from tuner.trial import trial_of
@@ -99,10 +100,9 @@ class Controller:
         self._best_score = 0.0
         self._proposed: deque[ParallelConfig] = deque()
         self._is_exhausted = False
-        self._started_s = self._clock.monotonic_s()
-        self._heartbeat_s = self._looked_s = self._started_s
-        self._spent_before_s = 0.0
-        """By controllers before this one."""
+        self._hopeless: Hopeless | None = None
+        self._started_s = self._heartbeat_s = self._looked_s = self._clock.monotonic_s()
+        self._spent_before_s = 0.0  # by controllers before this one
         self._num_earlier_checks = 0
 
     def run(self) -> StudyOutcome:
@@ -204,6 +204,7 @@ class Controller:
             trials=self._book,
             elapsed_s=self._elapsed_s(),
             is_exhausted=self._is_exhausted and not self._proposed,
+            end_reason=self._hopeless.reason if self._hopeless else "",
             stop_requested=self._stop.is_set(),
             num_earlier_checks=self._num_earlier_checks,
         )
@@ -241,7 +242,7 @@ class Controller:
 
     def _finish(self, reason: str) -> StudyOutcome:
         tried = {trial.config_key for trial in self._book}
-        for rows in untried_rows(self._study, tried, reason):
+        for rows in untried_rows(self._study, tried, reason, self._hopeless):
             self._store.add_untried(self._study.id, rows)
         if has_drifted(self._book):
             self._observer.on_message(
@@ -270,14 +271,14 @@ class Controller:
     def _ask(self, count: int) -> None:
         if len(self._proposed) < count and not self._is_exhausted:
             wanted = max(count, self._searcher.lookahead)
-            observations = list(self._observations.values())
             if self._searcher.lookahead == 1:  # else many are asked for at once, unseen
-                self._predictor.learn(observations)
-            self._searcher.tell(list(self._told.values()))
-            found = self._searcher.ask(wanted)
+                self._predictor.learn(list(self._observations.values()))
+            told, below = list(self._told.values()), self._study.config.search.stop_below
+            self._searcher.tell(told)
+            self._hopeless = hopeless(self._searcher, told, self._study.candidates, below)
+            found = [] if self._hopeless else self._searcher.ask(wanted)
             self._proposed.extend(found)
-            if len(found) < wanted:
-                self._is_exhausted = True
+            self._is_exhausted = len(found) < wanted
         points = [self._proposed.popleft() for _ in range(min(count, len(self._proposed)))]
         self._add(points, Purpose.SEARCH, self._searcher.name)
 
@@ -318,7 +319,8 @@ class Controller:
             self._queued[trial_id] = row.trial
         else:
             self._queued.pop(trial_id, None)
-        score = self._score(row)
+        objective = self._study.objective
+        score = None if objective is None else objective.gain(trial_of(row))
         self._book.put(trial_view(row, score))
         candidate = self._study.by_key.get(row.trial.config_key)
         observation = observation_of(row, candidate.config if candidate else None)
@@ -328,13 +330,11 @@ class Controller:
         self._observations[trial_id] = observation
         self._told[trial_id] = observation if score is None else in_units_of(score, observation)
         if row.measurement is not None:
+            if self._hopeless and row.trial.purpose is Purpose.SEARCH:
+                self._is_exhausted, self._hopeless = False, None  # it ran: so may others
             rank = row.measurement.tokens_per_s if score is None else score
             if self._best is None or rank > self._best_score:
                 self._best, self._best_score = row, rank
-
-    def _score(self, row: TrialSummary) -> float | None:
-        objective = self._study.objective
-        return None if objective is None else objective.gain(trial_of(row))
 
     def _refresh(self, trial_ids: Sequence[int]) -> None:
         if trial_ids:

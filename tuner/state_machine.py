@@ -72,6 +72,8 @@ class StudyView:
     trials: TrialBook
     elapsed_s: float = 0.0
     is_exhausted: bool = False
+    end_reason: str = ""
+    """Why no point is left worth a trial, where some are left."""
     stop_requested: bool = False
     num_earlier_checks: int = 0
     """Checks for drift that were over before this session."""
@@ -136,7 +138,7 @@ def _points_left(view: StudyView) -> int:
 
 def _why_finished(view: StudyView) -> str:
     if view.is_exhausted:
-        return f"all {view.trials.num_proposed} points tried"
+        return view.end_reason or f"all {view.trials.num_proposed} points tried"
     if _is_out_of_budget(view):
         limits = view.limits
         if limits.max_time_s is not None and view.elapsed_s >= limits.max_time_s:

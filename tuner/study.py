@@ -30,6 +30,7 @@ from tuner.inputs import build_space, measured_peaks, resolve_cluster, resolve_m
 from tuner.outcomes import observation_of
 from tuner.paths import RUNS_FOLDER, StudyPaths, safe_name
 from tuner.ports import Candidate, Launcher, Searcher
+from tuner.searchers.prospects import Hopeless
 
 log = logging.getLogger(__name__)
 
@@ -299,19 +300,30 @@ def open_study(
 
 
 def untried_rows(
-    study: Study, tried: Collection[str], reason: str, at_once: int = 5000
+    study: Study,
+    tried: Collection[str],
+    reason: str,
+    hopeless: Hopeless | None = None,
+    at_once: int = 5000,
 ) -> Iterator[list[UntriedRow]]:
-    """A row for every legal point that was not run, with the reason why; in lists of `at_once`."""
+    """A row for every legal point that was not run, with the reason why; in lists of `at_once`.
+
+    `hopeless`: the verdict that ended the study, if one did.
+    """
     untried = (item for key, item in study.by_key.items() if key not in tried)
-    while rows := [_untried_row(study, item, reason) for item in islice(untried, at_once)]:
-        yield rows
+    left = hopeless.chances if hopeless else {}
+    while some := list(islice(untried, at_once)):
+        yield [_untried_row(study, item, reason, left.get(item.config.config_key)) for item in some]
 
 
-def _untried_row(study: Study, candidate: Candidate, reason: str) -> UntriedRow:
+def _untried_row(
+    study: Study, candidate: Candidate, reason: str, chance: float | None
+) -> UntriedRow:
     why = reason_untried(
         study.space,
         candidate.config,
         stop_reason=reason,
+        chance=chance,
         peak_memory_bytes=candidate.peak_memory_bytes,
         probability_fits=candidate.probability_fits,
     )

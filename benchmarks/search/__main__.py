@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +145,10 @@ def run_emulated(options: argparse.Namespace, searchers: Sequence[str]) -> dict[
 
 
 def run_overhead(searchers: Sequence[str]) -> dict[str, float]:
-    """Milliseconds of one tell and ask of the default searcher."""
-    figures = {f"ask_tell_ms_{n}": ask_tell_ms(factory(searchers[0]), n) for n in (100, 1000)}
-    print(f"ask and tell of {searchers[0]}, 12,687 candidates, ms: {figures}")
+    """Milliseconds of one tell and ask of the default searcher, or of the first one named."""
+    name = "cbo" if "cbo" in searchers else searchers[0]
+    figures = {f"ask_tell_ms_{n}": ask_tell_ms(factory(name), n) for n in (100, 1000)}
+    print(f"ask and tell of {name}, 12,687 candidates, ms: {figures}")
     return figures
 
 
@@ -178,8 +179,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("mode", choices=modes)
     parser.add_argument("--table", type=Path, help="CSV with the columns of the reference tables")
     parser.add_argument("--calibrate-table", type=Path, help="fit the prior to this table instead")
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--trials", type=int, default=60, help="budget of one run")
+    parser.add_argument("--seeds", type=_from_one, default=20, metavar="N")
+    parser.add_argument(
+        "--trials", type=_from_one, default=60, metavar="N", help="budget of one run"
+    )
     parser.add_argument(
         "--searchers", default=DEFAULT_SEARCHERS, help=", ".join(names("searchers"))
     )
@@ -192,20 +195,41 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+def _from_one(text: str) -> int:
+    """A whole number from 1 on, as argparse takes it."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def _searchers(text: str) -> list[str]:
+    """Registered names, each once, in the order given.
+
+    Raises:
+        ConfigError: a name is unknown, or there is none.
+    """
+    wanted = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not wanted:
+        raise ConfigError("--searchers names none", hint=f"known: {', '.join(names('searchers'))}")
+    for name in wanted:
+        load("searchers", name)
+    return wanted
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run one mode."""
     options = parse(arguments)
-    searchers = [name.strip() for name in options.searchers.split(",")]
-    modes = {
-        "tables": lambda: run_tables(options, searchers),
-        "emulated": lambda: run_emulated(options, searchers),
-        "live": lambda: run_live(options, searchers),
-        "frontier": lambda: run_frontier(options, searchers),
-        "warm-start": lambda: run_warm_start(options),
-        "overhead": dict,
+    modes: dict[str, Callable[[Sequence[str]], dict[str, Any]]] = {
+        "tables": lambda searchers: run_tables(options, searchers),
+        "emulated": lambda searchers: run_emulated(options, searchers),
+        "live": lambda searchers: run_live(options, searchers),
+        "frontier": lambda searchers: run_frontier(options, searchers),
+        "warm-start": lambda _: run_warm_start(options),
+        "overhead": lambda _: {},
     }
     try:
-        figures = modes[options.mode]()
+        searchers = _searchers(options.searchers)
+        figures = modes[options.mode](searchers)
         if options.mode not in ("live", "frontier"):
             figures.update(run_overhead(searchers))
     except TunerError as error:

@@ -30,7 +30,9 @@ from search_spaces.model_io import load_model_spec
 from search_spaces.parallel_config import ParallelConfig
 from search_spaces.training_spec import TrainingSpec
 from trainer.contract import FailureKind
+from tuner.config import SearchSection
 from tuner.ports import Candidate, Observation, ObservationState
+from tuner.searchers.prospects import hopeless
 from tuner.searchers.sensitivity import importances_of
 
 MODEL, MICRO_BATCHES, PER_NODE = "frontier-175b", 10, 8
@@ -38,6 +40,7 @@ TENSOR, PIPELINE = (4, 8), (1, 2, 4, 8, 12, 16)
 MICRO_BATCH_SIZES, ZERO, NODES = tuple(range(4, 21)), (0, 1), (12, 16)
 MARKS = (10, 20, 40, 100)
 """Trials at which the best so far is reported."""
+STOP_BELOW = SearchSection().stop_below
 CONSTANTS_SD, INTERACTIONS_SD, NOISE_SD, MEMORY_SD = 0.25, 0.03, 0.01, 0.08
 
 
@@ -178,6 +181,7 @@ class _Run:
     best: tuple[float, ...]
     """Highest TFLOP/s of a GCD after each trial, as a share of the machine's best."""
     failed: tuple[bool, ...]
+    """Of each trial; fewer than the budget where the study ended with nothing left to expect."""
     shares: Mapping[str, float]
     """Importance of each knob, by the trials of this search."""
 
@@ -188,8 +192,10 @@ def _search(problem: Problem, make: SearcherFactory, seed: int, num_trials: int)
     noise = np.random.default_rng([78, seed])
     told: list[Observation] = []
     best, lowest = [], float("inf")
-    for _ in range(num_trials):
+    while len(told) < num_trials:
         searcher.tell(told)
+        if hopeless(searcher, told, problem.candidates, STOP_BELOW):
+            break
         row = rows[searcher.ask(1)[0]]
         told.append(observe(problem, row, float(np.exp(NOISE_SD * noise.standard_normal()))))
         lowest = min(lowest, float(problem.step_time_s[row]))
@@ -197,6 +203,7 @@ def _search(problem: Problem, make: SearcherFactory, seed: int, num_trials: int)
     done = [o for o in told if o.state is ObservationState.COMPLETED]
     ranking = importances_of([o.config for o in done], [o.step_time_s or 1.0 for o in done])
     shares = {item.knob: item.share for item in ranking}
+    best += [best[-1]] * (num_trials - len(told))
     return _Run(tuple(best), tuple(o not in done for o in told), shares)
 
 
@@ -237,16 +244,20 @@ def _summary(name: str, runs: Sequence[_Run], num_trials: int) -> dict[str, Any]
     marks = [mark for mark in MARKS if mark <= num_trials] or [num_trials]
     shares = {m: round(statistics.median(run.best[m - 1] for run in runs), 4) for m in marks}
     failed = {m: statistics.median(sum(run.failed[:m]) for run in runs) for m in marks}
+    trials = statistics.median(len(run.failed) for run in runs)
     knobs = _mean_shares(runs)
     three, one = _trials_to(runs, 1 / 1.03), _trials_to(runs, 1 / 1.01)
     progress = ", ".join(f"{m}: {shares[m]:.1%} ({failed[m]:g} failed)" for m in marks)
     ranking = ", ".join(f"{knob} {share:.0%}" for knob, share in knobs.items())
     print(
-        f"  {name:21s} best after {progress}; 3 % in {three}, 1 % in {one}; {ranking}", flush=True
+        f"  {name:21s} best after {progress}; {trials:g} trials; 3 % in {three}, 1 % in {one};"
+        f" {ranking}",
+        flush=True,
     )
     return {
         "best_share": {str(mark): share for mark, share in shares.items()},
         "failed": {str(mark): count for mark, count in failed.items()},
+        "num_trials": trials,
         "trials_to_3_percent": three,
         "trials_to_1_percent": one,
         "knobs": knobs,

@@ -4,7 +4,6 @@ The prior of a group is the analytic cost model, its parts re-weighted by a fit 
 alone: those of the calibration table if one is given, else the other groups of the same table.
 """
 
-import csv
 import math
 import statistics
 from collections import defaultdict
@@ -14,10 +13,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from scipy.optimize import least_squares, minimize
 from scipy.special import ndtr
 
 from benchmarks.search.problem import Problem
+from benchmarks.search.table_rows import Row, count, flag, positive, read_rows
 from benchmarks.search.worlds import Floats
 from search_spaces.cluster_io import load_cluster_spec
 from search_spaces.cluster_spec import ClusterSpec
@@ -52,6 +53,11 @@ class Group:
     step_time_s: Floats
     peak_memory_bytes: Floats
 
+    @property
+    def num_ran(self) -> int:
+        """Configurations with a step time."""
+        return int(np.isfinite(self.step_time_s).sum())
+
     def estimates(self) -> list[CostEstimate]:
         """What the cost model says without any calibration."""
         return AnalyticCostModel(
@@ -67,104 +73,88 @@ def read_groups(path: Path, *, is_clean: bool = False, min_rows: int = MIN_ROWS)
         is_clean: leave out rows that the table flags as `slow_pipeline_regime`.
         min_rows: smallest group.
     """
-    rows = _read_rows(path)
+    rows = read_rows(path)
     if is_clean:
-        rows = [row for row in rows if not _flag(row, "slow_pipeline_regime")]
-    grouped: dict[tuple[str, ...], list[Mapping[str, str]]] = defaultdict(list)
+        rows = [row for row in rows if not flag(row, "slow_pipeline_regime")]
+    grouped: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        key = ("model", "device", "devices", "sequence_length", "global_batch_size")
-        grouped[tuple(row[name] for name in key)].append(row)
-    groups = [_group(" ".join(key), members) for key, members in grouped.items()]
+        sizes = (str(count(row, name, 1)) for name in _GROUP_SIZES)
+        grouped[(row["model"], row["device"], *sizes)].append(row)
     return [
         group
-        for group in groups
-        if len(group.configs) >= min_rows and np.isfinite(group.step_time_s).any()
+        for key, members in grouped.items()
+        if len(members) >= min_rows
+        and (group := _checked_group(path, " ".join(key), members)).num_ran > 0
     ]
 
 
-_REQUIRED = (
-    "model", "device", "devices", "sequence_length", "global_batch_size", "layers", "hidden_size",
-    "attention_heads", "ffn_size", "vocab_size", "tp", "pp", "dp", "micro_batch_size", "status",
-    "step_time_s",
-)  # fmt: skip
+def _checked_group(path: Path, name: str, rows: Sequence[Row]) -> Group:
+    try:
+        return _group(name, rows)
+    except (ValueError, ZeroDivisionError) as error:
+        raise ConfigError(f"{path.name}, group {name}: {_first_line(error)}") from None
 
 
-def _read_rows(path: Path) -> list[dict[str, str]]:
-    """Rows with their cells trimmed, in whatever order the columns are.
-
-    Raises:
-        ConfigError: a column without which there is no configuration is missing.
-    """
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = [
-            {name.strip(): (cell or "").strip() for name, cell in row.items() if name}
-            for row in csv.DictReader(file)
-        ]
-    missing = [name for name in _REQUIRED if rows and name not in rows[0]]
-    if missing:
-        raise ConfigError(f"{path.name} lacks the columns {', '.join(missing)}")
-    return rows
+def _first_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error).splitlines()[0]
 
 
-def _count(row: Mapping[str, str], name: str, default: int) -> int:
-    """A whole number; the default where the cell or the column is missing."""
-    return int(float(row.get(name) or default))
+_GROUP_SIZES = ("devices", "sequence_length", "global_batch_size")
 
 
-def _flag(row: Mapping[str, str], name: str) -> bool:
-    return row.get(name, "").lower() in ("1", "1.0", "true", "yes")
-
-
-def _group(name: str, rows: Sequence[Mapping[str, str]]) -> Group:
+def _group(name: str, rows: Sequence[Row]) -> Group:
     first = rows[0]
-    by_config: dict[ParallelConfig, list[Mapping[str, str]]] = defaultdict(list)
+    by_config: dict[ParallelConfig, list[Row]] = defaultdict(list)
     for row in rows:
         by_config[_config(row)].append(row)
     return Group(
         name=name,
         model=_model(first),
         training=TrainingSpec(
-            sequence_length=_count(first, "sequence_length", 1),
-            global_batch_size=_count(first, "global_batch_size", 1),
+            sequence_length=count(first, "sequence_length", 1),
+            global_batch_size=count(first, "global_batch_size", 1),
             dtype="bf16",
         ),
-        cluster=_cluster(first["device"], _count(first, "devices", 1)),
+        cluster=_cluster(first["device"], count(first, "devices", 1)),
         configs=tuple(by_config),
         step_time_s=np.array([_step_time(members) for members in by_config.values()]),
         peak_memory_bytes=np.array([_peak(members) for members in by_config.values()]),
     )
 
 
-def _config(row: Mapping[str, str]) -> ParallelConfig:
-    chunks, tp = _count(row, "virtual_stages", 1), _count(row, "tp", 1)
+def _config(row: Row) -> ParallelConfig:
+    chunks, tp, pp = (count(row, name, 1) for name in ("virtual_stages", "tp", "pp"))
     return ParallelConfig(
         tp=tp,
-        pp=_count(row, "pp", 1),
-        dp=_count(row, "dp", 1),
+        pp=pp,
+        dp=count(row, "dp", max(1, count(row, "devices", 1) // (tp * pp))),
         virtual_stages=chunks,
         pipeline_schedule="interleaved" if chunks > 1 else "1f1b",
-        micro_batch_size=_count(row, "micro_batch_size", 1),
-        zero_stage=_count(row, "zero_stage", 0),
+        micro_batch_size=count(row, "micro_batch_size", 1),
+        zero_stage=count(row, "zero_stage", 0),
         recompute=_RECOMPUTE.get(row.get("recompute", ""), "none"),
-        sequence_parallel=_flag(row, "sequence_parallel") and tp > 1,
+        sequence_parallel=flag(row, "sequence_parallel") and tp > 1,
         dtype="bf16",
     )
 
 
-def _model(row: Mapping[str, str]) -> ModelSpec:
-    hidden, heads = _count(row, "hidden_size", 1), _count(row, "attention_heads", 1)
+def _model(row: Row) -> ModelSpec:
+    hidden, heads = count(row, "hidden_size", 1), count(row, "attention_heads", 1)
     return ModelSpec(
         name=row["model"],
-        family="llama" if _flag(row, "gated_mlp") else "gpt2",
-        num_layers=_count(row, "layers", 1),
+        family="llama" if flag(row, "gated_mlp") else "gpt2",
+        num_layers=count(row, "layers", 1),
         hidden_size=hidden,
         num_heads=heads,
-        num_kv_heads=_count(row, "kv_heads", heads),
+        num_kv_heads=count(row, "kv_heads", heads),
         head_dim=hidden // heads,
-        ffn_size=_count(row, "ffn_size", 4 * hidden),
-        vocab_size=_count(row, "vocab_size", 1),
-        max_positions=_count(row, "sequence_length", 1),
-        tied_embeddings=_flag(row, "tied_embeddings"),
+        ffn_size=count(row, "ffn_size", 4 * hidden),
+        vocab_size=count(row, "vocab_size", 1),
+        max_positions=count(row, "sequence_length", 1),
+        tied_embeddings=flag(row, "tied_embeddings"),
     )
 
 
@@ -181,19 +171,13 @@ def _cluster(device: str, num_devices: int) -> ClusterSpec:
     )
 
 
-def _positive(rows: Sequence[Mapping[str, str]], name: str) -> list[float]:
-    """The finite positive numbers in a column of the rows that ran."""
-    cells = [row[name] for row in rows if row["status"].lower() == "ok" and row.get(name)]
-    return [value for cell in cells if 0 < (value := float(cell)) < math.inf]
-
-
-def _step_time(rows: Sequence[Mapping[str, str]]) -> float:
-    times = _positive(rows, "step_time_s")
+def _step_time(rows: Sequence[Row]) -> float:
+    times = positive(rows, "step_time_s")
     return statistics.median(times) if times else math.inf
 
 
-def _peak(rows: Sequence[Mapping[str, str]]) -> float:
-    peaks = _positive(rows, "peak_memory_gb")
+def _peak(rows: Sequence[Row]) -> float:
+    peaks = positive(rows, "peak_memory_gb")
     return max(peaks) * BYTES_PER_GB if peaks else math.nan
 
 

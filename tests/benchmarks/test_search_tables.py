@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 tables = pytest.importorskip("benchmarks.search.tables")
 main = pytest.importorskip("benchmarks.search.__main__").main
+factory = pytest.importorskip("benchmarks.search.__main__").factory
+problem = pytest.importorskip("benchmarks.search.problem")
 frontier = pytest.importorskip("benchmarks.search.frontier")
 live = pytest.importorskip("benchmarks.search.live")
 warm = pytest.importorskip("benchmarks.search.warm")
@@ -157,3 +160,104 @@ def test_warm_start_pairs(tmp_path: Path) -> None:
     half, smaller = pairs["half the devices"], pairs["smaller model"]
     assert [(new.cluster.num_devices, old.cluster.num_devices) for new, old in half] == [(16, 8)]
     assert [(new.model.num_layers, old.model.num_layers) for new, old in smaller] == [(32, 16)]
+
+
+Table = list[dict[str, Any]]
+
+
+def _with(column: str, value: object) -> Table:
+    table = rows()
+    table[2][column] = value
+    return table
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        (_with("layers", "many"), "line 4: layers is 'many', which is no whole number from 1 on"),
+        (_with("tp", "2.5"), "line 4: tp is '2.5', which is no whole number from 1 on"),
+        (_with("zero_stage", 4), "line 4: zero_stage is '4', which is none of 0, 1, 2, 3"),
+        (_with("step_time_s", "fast"), "line 4: step_time_s is 'fast', which is no number"),
+        ([row | {"attention_heads": 5} for row in rows()], "group m16 NVIDIA A100 80GB 8 2048 64"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    table: Table, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "t.csv", table)
+    assert main(["tables", "--table", str(path), "--quick"]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert len(said.splitlines()) <= 2
+
+
+def test_a_file_that_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.csv"
+    for content in (b"\xff\xfe\x00\x01", b"", b"a,b\n1,2\n"):
+        path.write_bytes(content)
+        assert main(["tables", "--table", str(path)]) == 2
+        assert capsys.readouterr().err.startswith("error: t.csv ")
+
+
+@pytest.mark.parametrize("option", ["--seeds", "--trials"])
+@pytest.mark.parametrize("value", ["0", "-1", "ten", "1.5"])
+def test_numbers_of_runs_start_at_one(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["tables", f"{option}={value}"])
+    assert exit_.value.code == 2
+    assert f"{value!r} is no whole number from 1 on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", ["cbo,guess", "", " , "])
+def test_searchers_must_exist(named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tables", "--searchers", named]) == 2
+    assert "cbo-plain" in capsys.readouterr().err
+
+
+def _one_knob() -> Table:
+    """One layout, thirty micro-batch sizes."""
+    first = rows(8)[0] | {"global_batch_size": 8 * 232_792_560, "status": "ok"}
+    sizes = [micro for micro in range(1, 50) if 232_792_560 % micro == 0][:31]
+    extra = [{**first, "micro_batch_size": micro, "step_time_s": 1 + 1 / micro} for micro in sizes]
+    return extra + extra[: max(0, 30 - len(extra))]
+
+
+def _ties() -> Table:
+    return [row | {"step_time_s": 2.0} for row in rows() if row["status"] == "ok"]
+
+
+def _one_ran() -> Table:
+    table = rows(failing=True)
+    table[7] |= {"status": "ok", "step_time_s": 3.0}
+    return table
+
+
+def _no_memory() -> Table:
+    return [{k: v for k, v in row.items() if k != "peak_memory_gb"} for row in rows()]
+
+
+@pytest.mark.parametrize("make", [_one_knob, _ties, _one_ran, _no_memory])
+def test_every_searcher_gets_to_the_end(make: Callable[[], Table], tmp_path: Path) -> None:
+    """No searcher trips, and given time enough each finds the best."""
+    found = tables.table_problems(write(tmp_path / "t.csv", make()), None)
+    assert len(found) == 1
+    size = len(found[0].candidates)
+    for name in ("cbo", "prior", "random"):
+        trace = problem.run(found[0], factory(name), seed=0, num_trials=size)
+        assert trace.regret[-1] <= 0.01
+        assert np.isfinite(trace.trials_to(0.01))
+
+
+def test_empty_degrees_follow_from_the_devices(tmp_path: Path) -> None:
+    table = [row | {"dp": ""} for row in rows()]
+    group = tables.read_groups(write(tmp_path / "t.csv", table))[0]
+    assert {config.world_size for config in group.configs} == {8}
+    assert group.configs == tables.read_groups(write(tmp_path / "u.csv", rows()))[0].configs
+
+
+def test_sizes_are_numbers_not_text(tmp_path: Path) -> None:
+    """`8` and `8.0` devices are one group."""
+    table = [row | {"devices": "8.0" if i % 2 else "8"} for i, row in enumerate(rows())]
+    assert len(tables.read_groups(write(tmp_path / "t.csv", table))) == 1

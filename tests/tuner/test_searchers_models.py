@@ -11,13 +11,14 @@ from search_spaces.parallel_config import ParallelConfig
 from trainer.contract import FailureKind
 from tuner.errors import ConfigError
 from tuner.ports import Candidate, Observation, ObservationState
-from tuner.searchers.calibrated_model import CalibratedModel
+from tuner.searchers.calibrated_model import CalibratedModel, Mixture
 from tuner.searchers.cbo import CboSearcher
-from tuner.searchers.feasibility import FeasibilityModel, memory_scale
+from tuner.searchers.feasibility import FeasibilityModel
 from tuner.searchers.history import History
 from tuner.searchers.improvement import Shortlist
 from tuner.searchers.kernels import NUM_COMPONENTS, KnobKernel
 from tuner.searchers.knobs import varying_knobs
+from tuner.searchers.memory_belief import memory_scale
 from tuner.searchers.objectives import Scalarisation, log_objectives
 from tuner.searchers.pareto import hypervolume, pareto_front
 from tuner.searchers.parts import PartsPrior, parts_prior
@@ -197,19 +198,41 @@ def test_repeats_are_merged_by_their_median():
     assert known.num_repeats == 3
 
 
+def _mixture(rng, count, hypotheses):
+    weights = rng.dirichlet(np.ones(hypotheses))
+    means = rng.normal(0, 0.3, (hypotheses, count))
+    return Mixture(weights, means, rng.uniform(0.01, 0.3, (hypotheses, count)))
+
+
 def test_improvement_discounts_risk_exactly():
     rng = np.random.default_rng(3)
-    shortlist = Shortlist(
-        np.arange(200), rng.normal(0, 0.3, 200), rng.uniform(0.01, 0.3, 200),
-        rng.uniform(0.05, 1, 200), failure_cost=0.01,
-    )  # fmt: skip
-    wanted = shortlist.log_improvement(-0.1)
-    plain = Shortlist(
-        shortlist.rows, shortlist.discounted_mean(-0.1), shortlist.spread, np.ones(200)
-    )
-    reached = plain.log_improvement(-0.1)
-    near = wanted > -30
-    assert np.allclose(reached[near], wanted[near], atol=1e-3)
+    rows, odds = np.arange(200), rng.uniform(0.05, 1, 200)
+    for hypotheses in (1, 5):
+        belief = _mixture(rng, 200, hypotheses)
+        shortlist = Shortlist(rows, belief, odds, failure_cost=0.01)
+        wanted = shortlist.log_improvement(-0.1)
+        alone = Mixture.single(shortlist.discounted_mean(-0.1), shortlist.spread)
+        reached = Shortlist(rows, alone, np.ones(200)).log_improvement(-0.1)
+        near = wanted > -30
+        assert near.any()
+        assert np.allclose(reached[near], wanted[near], atol=1e-3)
+
+
+def test_improvement_is_the_average_over_hypotheses():
+    rng = np.random.default_rng(4)
+    belief = _mixture(rng, 50, 3)
+    sure = np.ones(50)
+    whole = np.exp(Shortlist(np.arange(50), belief, sure).log_improvement(0.0))
+    parts = [
+        weight * np.exp(Shortlist(np.arange(50), Mixture.single(m, s), sure).log_improvement(0.0))
+        for weight, m, s in zip(belief.weights, belief.means, belief.spreads, strict=True)
+    ]
+    assert np.allclose(whole, sum(parts), rtol=1e-9)
+    draws = belief.means[0] + belief.spreads[0] * rng.standard_normal((200_000, 1))
+    expected = np.maximum(-draws, 0).mean(axis=0)
+    single = Mixture.single(belief.means[0], belief.spreads[0])
+    reached = np.exp(Shortlist(np.arange(50), single, sure).log_improvement(0.0))
+    assert np.allclose(reached, expected, atol=2e-3)
 
 
 def test_parallel_proposals_spread_out():

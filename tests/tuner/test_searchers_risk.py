@@ -11,6 +11,7 @@ from scipy.special import ndtr
 from search_spaces.parallel_config import ParallelConfig
 from trainer.contract import FailureKind
 from tuner.ports import Candidate, Observation, ObservationState
+from tuner.searchers.calibrated_model import Mixture
 from tuner.searchers.cbo import CboSearcher
 from tuner.searchers.improvement import Shortlist
 from tuner.searchers.kernels import KnobKernel
@@ -29,7 +30,8 @@ CONFIGS = [
 def shortlist(probability: list[float], **options: float) -> Shortlist:
     count = len(probability)
     mean, spread = np.linspace(0.0, 0.1, count), np.full(count, 0.05)
-    return Shortlist(np.arange(count), mean, spread, np.array(probability), **options)
+    belief = Mixture.single(mean, spread)
+    return Shortlist(np.arange(count), belief, np.array(probability), **options)
 
 
 @settings(max_examples=50, deadline=None)
@@ -88,7 +90,8 @@ def test_the_first_trial_is_likely_to_run() -> None:
 def test_each_layout_has_an_error_of_its_own() -> None:
     kernel = KnobKernel(varying_knobs(CONFIGS), len(CONFIGS))
     rows = np.arange(len(CONFIGS))
-    layout = kernel.block(rows, rows)[-1]
+    layout, placement = kernel.block(rows, rows)[-2:]
+    assert (placement > layout - 1e-6).all()
     for one, first in enumerate(CONFIGS):
         for two, second in enumerate(CONFIGS):
             if first.with_knobs(micro_batch_size=second.micro_batch_size) == second:

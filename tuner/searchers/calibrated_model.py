@@ -13,21 +13,25 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
+from tuner.searchers.hindsight import expected_shift
 from tuner.searchers.kernels import KnobKernel, Rows
 from tuner.searchers.knobs import Floats
 from tuner.searchers.parts import PartsPrior
 
 MAX_TRAINING_ROWS = 128
-Mix = tuple[float, float, float, float]
+MAX_COST = 16_000
+"""Hypotheses that are averaged, times the square of the training rows."""
+ENOUGH = 0.99
+"""Weight of the hypotheses that are averaged."""
+Mix = tuple[float, float, float, float, float]
 """Shares of the kernel's components in a process."""
 _MIXES: tuple[Mix, ...] = (
-    (0.6, 0.25, 0.15, 0.0),
-    (0.25, 0.35, 0.4, 0.0),
-    (0.1, 0.2, 0.7, 0.0),
-    (0.1, 0.15, 0.15, 0.6),
-    (0.05, 0.1, 0.05, 0.8),
+    (0.6, 0.25, 0.15, 0.0, 0.0),
+    (0.25, 0.35, 0.4, 0.0, 0.0),
+    (0.1, 0.2, 0.7, 0.0, 0.0),
+    (0.1, 0.15, 0.15, 0.6, 0.0),
+    (0.05, 0.1, 0.05, 0.8, 0.0),
 )
 
 
@@ -53,14 +57,47 @@ def _grid(is_informative: bool) -> list[Scales]:
 
 
 @dataclass(frozen=True)
-class _Hypothesis:
-    """A posterior under one choice of scales."""
+class Mixture:
+    """Normal distributions of each of some rows: weights (k,), means and spreads (k, rows)."""
 
-    scales: Scales
-    weight: float
-    root: Floats
-    """Inverse of the lower Cholesky factor of the training covariance."""
-    alpha: Floats
+    weights: Floats
+    means: Floats
+    spreads: Floats
+
+    @classmethod
+    def single(cls, mean: Floats, spread: Floats) -> "Mixture":
+        """One normal distribution a row."""
+        return cls(np.ones(1), mean[None, :], spread[None, :])
+
+    def moments(self) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of each row."""
+        mean = self.weights @ self.means
+        variance = self.weights @ (self.spreads**2 + (self.means - mean) ** 2)
+        return mean, np.sqrt(variance)
+
+
+@dataclass(frozen=True)
+class _Posterior:
+    """What the most likely hypotheses, k of them, say of n training rows."""
+
+    scales: list[Scales]
+    weights: Floats
+    """(k,), their sum is 1."""
+    roots: Floats
+    """Inverses of the lower Cholesky factors of the training covariances: (k, n, n)."""
+    alphas: Floats
+    """Whitened residuals: (k, n)."""
+
+    @property
+    def sizes(self) -> Floats:
+        """Variances of the parts' weights, the process and the idiosyncrasy: (3, k)."""
+        table = [(each.weights, each.process, each.noise) for each in self.scales]
+        return np.array(table).T ** 2
+
+    @property
+    def mixes(self) -> Floats:
+        """Shares of the kernel's components in the variance of the process: (k, components)."""
+        return np.array([each.mix for each in self.scales])
 
 
 class CalibratedModel:
@@ -69,15 +106,21 @@ class CalibratedModel:
     Args:
         kernel: over the candidates' knobs.
         prior: the cost model's parts.
-        max_hypotheses: how many of the grid's most likely members are averaged.
+        has_hindsight: expect predictions that look best among many to be too good.
     """
 
-    def __init__(self, kernel: KnobKernel, prior: PartsPrior, *, max_hypotheses: int = 4) -> None:
+    def __init__(
+        self,
+        kernel: KnobKernel,
+        prior: PartsPrior,
+        *,
+        has_hindsight: bool = False,
+    ) -> None:
         self._kernel = kernel
         self._prior = prior
-        self._max_hypotheses = max_hypotheses
         self._grid = _grid(prior.is_informative)
         self._offset_sd = 0.25 if prior.is_informative else 2.0
+        self._shifts = self._expected_shifts() if has_hindsight else {}
         self.fit({})
 
     def fit(self, costs: Mapping[int, float]) -> None:
@@ -94,7 +137,7 @@ class CalibratedModel:
         base = self._prior.log_sum(self._log_weights) - self._shares @ self._log_weights
         self._base = base + self._level
         self._residual = log_costs - self._base[self._rows]
-        self._hypotheses = self._weigh()
+        self._posterior = self._weigh()
 
     def part_weights(self) -> Floats:
         """Factor on each part of the prior, at the mode."""
@@ -102,28 +145,41 @@ class CalibratedModel:
 
     def mean(self) -> Floats:
         """Expected log of every candidate's quantity."""
-        total = np.zeros(len(self._base))
-        for hypothesis in self._hypotheses:
-            total += hypothesis.weight * self._mean_under(hypothesis)
-        return self._base + total
+        found, total = self._posterior, self._base.copy()
+        for scales, weight in zip(found.scales, found.weights, strict=True):
+            total += weight * self._shift(scales)
+        if not len(self._rows):
+            return total
+        gains = (found.alphas[:, None, :] @ found.roots)[:, 0] * found.weights[:, None]
+        weights, process, _ = found.sizes
+        total += self._kernel.combine(self._rows, (found.mixes * process[:, None]).T @ gains)
+        total += self._offset_sd**2 * gains.sum()
+        return np.asarray(total + self._shares @ (weights @ gains @ self._shares[self._rows]))
 
     def predict(self, rows: Rows) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the log that a trial of `rows` would measure."""
-        means, variances = [], []
-        for hypothesis in self._hypotheses:
-            covariance = self._covariance(hypothesis.scales, rows)
-            half = hypothesis.root @ covariance
-            means.append(half.T @ hypothesis.alpha)
-            variances.append(self._variance(hypothesis.scales, rows) - (half**2).sum(axis=0))
-        weight = np.array([hypothesis.weight for hypothesis in self._hypotheses])[:, None]
-        stacked = np.stack(means)
-        mean = (weight * stacked).sum(axis=0)
-        spread = (weight * (np.stack(variances) + (stacked - mean) ** 2)).sum(axis=0)
-        return self._base[rows] + mean, np.sqrt(np.maximum(spread, 1e-10))
+        return self.belief(rows).moments()
+
+    def belief(self, rows: Rows) -> Mixture:
+        """The same as a mixture of normal distributions, one a hypothesis."""
+        found, shares = self._posterior, self._shares[rows]
+        weights, process, noise = found.sizes[..., None]
+        prior = weights * (shares**2).sum(axis=1) + process + noise + self._offset_sd**2
+        means = np.stack([self._shift(scales)[rows] for scales in found.scales])
+        if len(self._rows):
+            block = self._kernel.block(self._rows, rows)
+            covariance = np.tensordot(found.mixes * process, block, axes=1)
+            covariance += weights[..., None] * (self._shares[self._rows] @ shares.T)
+            covariance += self._offset_sd**2
+            half = found.roots @ covariance
+            means += (found.alphas[:, None, :] @ half)[:, 0]
+            prior = prior - (half**2).sum(axis=1)
+        spreads = np.sqrt(np.maximum(prior, 1e-10))
+        return Mixture(found.weights, self._base[rows] + means, spreads)
 
     def prior_error(self) -> float:
         """Root mean square of the log error that the prior is thought to have, in use or not."""
-        return math.sqrt(sum(h.weight * h.scales.process**2 for h in self._hypotheses))
+        return math.sqrt(self._posterior.weights @ self._posterior.sizes[1])
 
     def _best_weights(self, log_costs: Floats) -> Floats:
         """Log weights of the parts at the mode, by Gauss-Newton under a middle hypothesis."""
@@ -152,14 +208,11 @@ class CalibratedModel:
         covariance[np.diag_indices_from(covariance)] += scales.noise**2
         return np.asarray(covariance)
 
-    def _weigh(self) -> list[_Hypothesis]:
-        """The most likely hypotheses, with normalised weights."""
+    def _weigh(self) -> _Posterior:
+        """The most likely hypotheses."""
         count = len(self._rows)
         if count == 0:
-            return [
-                _Hypothesis(scales, weight, np.zeros((0, 0)), np.zeros(0))
-                for scales, weight in self._a_priori()
-            ]
+            return self._a_priori()
         shares = self._shares[self._rows]
         linear = shares @ shares.T
         mixed = np.stack([self._mixed(mix) for mix in _MIXES])
@@ -168,60 +221,57 @@ class CalibratedModel:
         covariances = sizes[0] ** 2 * mixed[which] + sizes[1] ** 2 * linear + self._offset_sd**2
         covariances += sizes[2] ** 2 * np.eye(count)
         factors = np.linalg.cholesky(covariances)
-        alphas = _forward(factors, self._residual)
+        shifts = np.stack([self._shift(scales)[self._rows] for scales in self._grid])
+        alphas = _forward(factors, self._residual - shifts)
         log_determinants = np.log(np.einsum("hii->hi", factors)).sum(axis=1)
         evidence = -0.5 * (alphas**2).sum(axis=1) - log_determinants
         evidence = evidence + np.array([scales.log_prior for scales in self._grid])
-        chosen = np.argsort(-evidence)[: self._max_hypotheses]
-        weights = np.exp(evidence[chosen] - evidence[chosen[0]])
-        weights = weights / weights.sum()
-        identity = np.eye(count)
-        return [
-            _Hypothesis(
-                self._grid[index],
-                float(weight),
-                solve_triangular(factors[index], identity, lower=True),
-                alphas[index],
-            )
-            for index, weight in zip(chosen, weights, strict=True)
-            if weight > 0.02
-        ]
-
-    def _a_priori(self) -> list[tuple[Scales, float]]:
-        """A few members of the grid that stand for it before anything is measured."""
-        order = sorted(self._grid, key=lambda scales: -scales.log_prior)[: self._max_hypotheses]
-        return [(scales, 1 / len(order)) for scales in order]
-
-    def _mean_under(self, hypothesis: _Hypothesis) -> Floats:
-        if not len(self._rows):
-            return np.zeros(len(self._base))
-        gain = hypothesis.root.T @ hypothesis.alpha
-        scales = hypothesis.scales
-        spread = scales.process**2 * np.array(scales.mix)
-        correction = self._kernel.combine(self._rows, spread[:, None] * gain)
-        correction += self._offset_sd**2 * gain.sum()
-        weights = scales.weights**2 * (gain @ self._shares[self._rows])
-        return np.asarray(correction + self._shares @ weights)
-
-    def _covariance(self, scales: Scales, rows: Rows) -> Floats:
-        """Of training rows with `rows`: (training, rows)."""
-        mixed = np.tensordot(np.array(scales.mix), self._kernel.block(self._rows, rows), axes=1)
-        linear = self._shares[self._rows] @ self._shares[rows].T
-        return np.asarray(
-            scales.process**2 * mixed + self._offset_sd**2 + scales.weights**2 * linear
+        chosen = _likeliest(evidence, _affordable(count))
+        weights = np.exp(evidence[chosen] - evidence.max())
+        return _Posterior(
+            [self._grid[index] for index in chosen],
+            weights / weights.sum(),
+            np.linalg.inv(factors[chosen]),
+            alphas[chosen],
         )
 
-    def _variance(self, scales: Scales, rows: Rows) -> Floats:
-        spread = scales.weights**2 * (self._shares[rows] ** 2).sum(axis=1)
-        return np.asarray(spread + scales.process**2 + self._offset_sd**2 + scales.noise**2)
+    def _expected_shifts(self) -> dict[float, Floats]:
+        """By size of the process, how far the truth is expected from each prediction."""
+        predicted = self._prior.log_sum(np.zeros(self._prior.num_parts))
+        sizes = {scales.process for scales in self._grid}
+        return {size: expected_shift(predicted, size) for size in sizes}
+
+    def _shift(self, scales: Scales) -> Floats:
+        found = self._shifts.get(scales.process)
+        return np.zeros(len(self._base)) if found is None or not len(self._rows) else found
+
+    def _a_priori(self) -> _Posterior:
+        weights = np.exp([scales.log_prior for scales in self._grid])
+        count = len(self._grid)
+        return _Posterior(
+            self._grid, weights / weights.sum(), np.zeros((count, 0, 0)), np.zeros((count, 0))
+        )
+
+
+def _affordable(num_rows: int) -> int:
+    """How many hypotheses are averaged: their cost goes with the square of the training rows."""
+    return int(np.clip(MAX_COST // num_rows**2, 4, 120))
+
+
+def _likeliest(evidence: Floats, limit: int) -> Rows:
+    """The likeliest hypotheses, at most `limit`, that hold nearly all of the weight."""
+    order = np.argsort(-evidence, kind="stable")
+    weights = np.exp(evidence[order] - evidence[order[0]])
+    held = np.cumsum(weights) / weights.sum()
+    return order[: min(limit, int(np.searchsorted(held, ENOUGH)) + 1)]
 
 
 def _forward(factors: Floats, target: Floats) -> Floats:
-    """Solutions of many lower triangular systems (k, n, n) for one right-hand side: (k, n)."""
+    """Solutions of many lower triangular systems (k, n, n) for right-hand sides (k, n)."""
     solved = np.zeros(factors.shape[:2])
-    for row in range(len(target)):
+    for row in range(target.shape[1]):
         known = (factors[:, row, :row] * solved[:, :row]).sum(axis=1)
-        solved[:, row] = (target[row] - known) / factors[:, row, row]
+        solved[:, row] = (target[:, row] - known) / factors[:, row, row]
     return solved
 
 

@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from search_spaces.parallel_config import ParallelConfig
 from tuner.ports import Candidate
 from tuner.searchers.base import CandidateSearcher, SearcherOptions
-from tuner.searchers.calibrated_model import CalibratedModel
+from tuner.searchers.calibrated_model import CalibratedModel, Mixture
 from tuner.searchers.feasibility import FeasibilityModel
 from tuner.searchers.improvement import Shortlist, propose_improvement
 from tuner.searchers.kernels import KnobKernel, Rows
 from tuner.searchers.knobs import Floats
 from tuner.searchers.objectives import ObjectiveName, Scalarisation, draw_weights
 from tuner.searchers.parts import parts_prior
+from tuner.searchers.threads import single_threaded
 
 SHORTLIST = 1200
 FIRST_GOAL = 0.2
@@ -71,6 +73,15 @@ class CboSearcher(CandidateSearcher):
         self._feasibility = FeasibilityModel(kernel, memory, probabilities)
         self._log_devices = np.log([config.world_size for config in configs])
 
+    def chances(self, configs: Sequence[ParallelConfig]) -> Sequence[float]:
+        """Probability that each of these candidates runs, by all that was told."""
+        if not configs:
+            return []
+        with single_threaded():
+            self._feasibility.fit(self._history)
+            rows = np.array([self._rows[config] for config in configs], dtype=np.intp)
+            return self._feasibility.predict(rows).tolist()
+
     def _choose(self, untried: list[int], count: int) -> Sequence[int]:
         self._feasibility.fit(self._history)
         measured = self._history.measured
@@ -106,27 +117,29 @@ class CboSearcher(CandidateSearcher):
     def _best(self, free: Rows, told: dict[int, float], position: int) -> int:
         """The most promising row of `free`."""
         rows, probability = self._likely(free)
-        mean, spread = self._step_time.predict(rows)
+        belief = self._step_time.belief(rows)
         costs = {row: math.log(cost) for row, cost in told.items()}
         if len(self._options.objectives) > 1:
-            mean, spread, costs = self._compromise(rows, mean, spread, costs, position)
+            belief, costs = self._compromise(rows, belief, costs, position)
         if not self._history.measured:
             # Nothing is known of the level, which is common to all: only differences count.
-            likely = self._shortlist(rows, mean, np.full(len(rows), 0.05), probability)
+            mean, _ = belief.moments()
+            blank = Mixture.single(mean, np.full(len(rows), 0.05))
+            likely = self._shortlist(rows, blank, probability)
             return int(rows[np.argmax(likely.log_improvement(float(mean.min()) + FIRST_GOAL))])
-        shortlist = self._shortlist(rows, mean, spread, probability)
+        shortlist = self._shortlist(rows, belief, probability)
         seed = self._seed * 100_003 + len(self._history.known)
         told_costs = list(costs.items())
         return propose_improvement(shortlist, told_costs, num_rows=len(self._candidates), seed=seed)
 
-    def _shortlist(self, rows: Rows, mean: Floats, spread: Floats, odds: Floats) -> Shortlist:
+    def _shortlist(self, rows: Rows, belief: Mixture, odds: Floats) -> Shortlist:
         """The rows with their belief, and how much risk is worth at this point of the study."""
         latest = [known for known in self._history.known.values() if not known.is_running][-10:]
         failed = sum(not known.is_measured for known in latest)
         price = self._options.failure_cost * (1 + failed) ** 2
         seen = failed if self._history.measured else failed + FIRST_CAUTION
         aversion = 1 + self._options.caution * (1 + seen)
-        return Shortlist(rows, mean, spread, odds, aversion, price)
+        return Shortlist(rows, belief, odds, aversion, price)
 
     def _likely(self, free: Rows) -> tuple[Rows, Floats]:
         """Of the fastest-looking rows those that may run; the likeliest one when none may."""
@@ -143,13 +156,14 @@ class CboSearcher(CandidateSearcher):
         return rows[keep], probability[keep]
 
     def _compromise(
-        self, rows: Rows, mean: Floats, spread: Floats, costs: dict[int, float], position: int
-    ) -> tuple[Floats, Floats, dict[int, float]]:
+        self, rows: Rows, belief: Mixture, costs: dict[int, float], position: int
+    ) -> tuple[Mixture, dict[int, float]]:
         """Belief and results on a random scalarisation of the objectives (Knowles 2006, ParEGO)."""
         names = self._options.objectives
         entropy = [self._seed, len(self._history.known), position]
         weights = draw_weights(len(names), np.random.default_rng(entropy))
         every = np.concatenate([rows, np.array(list(costs), dtype=np.intp)])
+        mean, spread = belief.moments()
         peak, peak_spread = self._peak.predict(every)
         time = np.r_[mean, np.array(list(costs.values()))]
         columns = {"throughput": time, "memory": peak, "cost": time + self._log_devices[every]}
@@ -159,4 +173,4 @@ class CboSearcher(CandidateSearcher):
         widths = [peak_spread[: len(rows)] if name == "memory" else spread for name in names]
         width = scalarisation.spread(np.stack(widths, axis=1))
         told = dict(zip(costs, scalar[len(rows) :].tolist(), strict=True))
-        return scalar[: len(rows)], width, told
+        return Mixture.single(scalar[: len(rows)], width), told

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr, logsumexp, ndtr
 
+from tuner.searchers.calibrated_model import Mixture
 from tuner.searchers.deephyper_engine import quiet_deephyper
 from tuner.searchers.kernels import Rows
 from tuner.searchers.knobs import Floats
@@ -23,11 +25,10 @@ _LAST = -600.0
 
 @dataclass(frozen=True)
 class Shortlist:
-    """Untried candidates with their belief: log cost's mean and spread, probability of running."""
+    """Untried candidates with the belief in their log cost and their probability of running."""
 
     rows: Rows
-    mean: Floats
-    spread: Floats
+    belief: Mixture
     probability: Floats
 
     aversion: float = 1.0
@@ -35,14 +36,24 @@ class Shortlist:
     failure_cost: float = 0.0
     """What a failed trial costs, in units of log step time."""
 
+    @cached_property
+    def spread(self) -> Floats:
+        """Standard deviation of the log cost."""
+        return self.belief.moments()[1]
+
     def log_improvement(self, goal: float) -> Floats:
         """Log of the gain expected on log cost `goal`: improvement, discounted by the risk.
+
+        Each hypothesis has its own expected improvement, and they are averaged: one that leaves
+        room for surprises counts in full, however narrow the others are.
 
         Only the risk beyond that of the likeliest point counts: what all share is no reason to
         prefer one. Points whose gain is smaller than the cost of a failure come after all others,
         the likeliest first.
         """
-        improvement = np.log(self.spread) + _log_h((goal - self.mean) / self.spread)
+        belief = self.belief
+        each = np.log(belief.spreads) + _log_h((goal - belief.means) / belief.spreads)
+        improvement = logsumexp(each, axis=0, b=belief.weights[:, None])
         odds = self.probability / max(float(self.probability.max()), 1e-12)
         odds = np.where(odds > _SURE, 1.0, np.maximum(odds, 1e-12))
         gain = improvement + self.aversion * np.log(odds)
@@ -53,15 +64,16 @@ class Shortlist:
     def discounted_mean(self, goal: float) -> Floats:
         """Means whose plain expected improvement is what `log_improvement` says.
 
-        DeepHyper's acquisition knows mean and spread alone; raising the mean until the expected
-        improvement has shrunk to the expected gain hands it the risk as well.
+        DeepHyper's acquisition knows one mean and one spread alone; raising the mean until the
+        expected improvement has shrunk to the expected gain hands it the risk as well.
         """
-        z = (goal - self.mean) / self.spread
-        wanted = self.log_improvement(goal) - np.log(self.spread)
+        mean, spread = self.belief.moments()
+        z = (goal - mean) / spread
+        wanted = self.log_improvement(goal) - np.log(spread)
         for _ in range(25):  # Newton on a concave function
             step = (_log_h(z) - wanted) / np.exp(log_ndtr(z) - _log_h(z))
             z = z - np.clip(step, -5.0, 5.0)
-        return np.asarray(goal - z * self.spread)
+        return np.asarray(goal - z * spread)
 
 
 def _log_h(z: Floats) -> Floats:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.searchers.knobs import LAYOUT_KNOBS, Floats, Knob, coordinates
+from tuner.searchers.knobs import LAYOUT_KNOBS, PLACEMENT_KNOBS, Floats, Knob, coordinates
 
 Rows = NDArray[np.intp]
 
-NUM_COMPONENTS = 4
-"""Main effects, pair interactions, local similarity, layouts of their own."""
-_LAYOUT_LENGTH, _WITHIN_LAYOUT_LENGTH = 0.5, 8.0
+NUM_COMPONENTS = 5
+"""Main effects, pair interactions, local similarity, errors of layouts, errors of placements."""
+_OWN_LENGTH, _SHARED_LENGTH = 0.5, 8.0
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,19 @@ class _Level:
     main: Floats
     local: Floats
     layout: Floats
+    placement: Floats
 
 
 class KnobKernel:
-    """Four unit-variance kernels over the candidates, with a cache of the columns asked for.
+    """Five unit-variance kernels over the candidates, with a cache of the columns asked for.
 
     With one Matern-3/2 correlation `k_d` per knob (over its level: log2 for degrees, a constant
     for labels) they are the mean of `k_d`, the mean of `k_d k_e` over pairs, the product of all
-    `k_d` at a longer length, and the product with a short length for the knobs of the layout and a
-    long one for the others. The first two are the additive kernels of Duvenaud et al.
+    `k_d` at a longer length, and twice the product with a short length for some knobs and a long
+    one for the others. The first two are the additive kernels of Duvenaud et al.
     (arXiv 1112.4394, eq. 6 to 9): what was learnt of one knob holds for all values of the others.
-    The last gives each layout an error of its own, shared by all its points.
+    The last two give each layout, and each set of degrees, an error of its own, shared by all its
+    points.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class KnobKernel:
     def _column(self, row: int) -> Floats:
         """The covariances of one row with every candidate; 1 where there is no knob."""
         total, squares = np.zeros(self._num_rows), np.zeros(self._num_rows)
-        product, layout = np.ones(self._num_rows), np.ones(self._num_rows)
+        product, layout, placement = np.ones((3, self._num_rows))
         for level in self._levels:
             code = level.codes[row]
             main = level.main[code][level.codes]
@@ -94,11 +96,12 @@ class KnobKernel:
             squares += main * main
             product *= level.local[code][level.codes]
             layout *= level.layout[code][level.codes]
+            placement *= level.placement[code][level.codes]
         count = len(self._levels)
         if count == 0:
             return np.ones((NUM_COMPONENTS, self._num_rows))
         pairs = (total**2 - squares) / (count * (count - 1)) if count > 1 else total
-        return np.stack([total / count, pairs, product, layout])
+        return np.stack([total / count, pairs, product, layout, placement])
 
 
 def _level(knob: Knob, main_length: float, local_length: float) -> _Level:
@@ -108,12 +111,15 @@ def _level(knob: Knob, main_length: float, local_length: float) -> _Level:
         distance = np.abs(place[:, None] - place[None, :])
     else:
         distance = 1.5 * (1.0 - np.eye(len(values)))
-    layout_length = _LAYOUT_LENGTH if knob.name in LAYOUT_KNOBS else _WITHIN_LAYOUT_LENGTH
+    lengths = [
+        _OWN_LENGTH if knob.name in names else _SHARED_LENGTH
+        for names in (LAYOUT_KNOBS, PLACEMENT_KNOBS)
+    ]
     return _Level(
         codes.reshape(-1),
         _matern(distance / main_length),
         _matern(distance / local_length),
-        _matern(distance / layout_length),
+        *(_matern(distance / length) for length in lengths),
     )
 
 

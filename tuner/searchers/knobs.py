@@ -15,9 +15,9 @@ _DEGREES = frozenset(
     | {"zero_shard_degree"}
 )
 """Knobs whose effect goes with their ratio, so that their logarithm is the better feature."""
-LAYOUT_KNOBS = frozenset(
-    {"dp", "tp", "cp", "ep", "pp", "tp_layout", "pipeline_schedule", "recompute"}
-)
+PLACEMENT_KNOBS = frozenset({"dp", "tp", "cp", "ep", "pp"})
+"""Knobs that decide which devices hold what."""
+LAYOUT_KNOBS = PLACEMENT_KNOBS | {"tp_layout", "pipeline_schedule", "recompute"}
 """Knobs that decide which code runs where; a cost model's error jumps between their values."""
 
 

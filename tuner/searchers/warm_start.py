@@ -18,15 +18,15 @@ from scipy.special import log_ndtr, ndtr
 from trainer.contract import FailureKind
 from tuner.ports import Candidate, Observation
 from tuner.searchers.calibrated_model import CalibratedModel
-from tuner.searchers.feasibility import (
+from tuner.searchers.history import History
+from tuner.searchers.kernels import KnobKernel
+from tuner.searchers.knobs import Floats, varying_knobs
+from tuner.searchers.memory_belief import (
     SHORTFALLS,
     MemoryScale,
     memory_scale,
     shortfall_belief,
 )
-from tuner.searchers.history import History
-from tuner.searchers.kernels import KnobKernel
-from tuner.searchers.knobs import Floats, varying_knobs
 from tuner.searchers.parts import parts_prior
 
 MIN_MEASURED = 3
