@@ -14,13 +14,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from search_spaces.cluster_io import cluster_preset_names, load_cluster_spec
-from search_spaces.cluster_spec import ClusterSpec, DeviceKind
+from search_spaces.cluster_spec import ClusterSpec, DeviceKind, LinkSpec
 from search_spaces.errors import ClusterSpecError
 
 _MOST_CPU_RANKS: Final = 8
 _COMMAND_TIMEOUT_S: Final = 20.0
 _MIB: Final = 2**20
 _DEFAULT_MEMORY_BYTES: Final = 8 * 2**30
+_CROWDED_LINK: Final = LinkSpec(alpha_s=2.5e-3, bytes_per_s=1e9)
+"""Ranks that share cores wait for each other's time slices at every collective: some milliseconds,
+as `tuner calibrate` finds with four ranks on two cores."""
 _VAGUE: Final = frozenset({"nvidia", "amd", "instinct", "gcd", "sxm4"})
 """Words of a device's name that its driver may leave out."""
 _OTHER_PRODUCTS: Final = frozenset({"nvl", "ada", "mig"})
@@ -82,12 +85,15 @@ def _cpu_cluster(devices: int | None) -> ClusterSpec:
     cores = usable_cores()
     if devices is None:
         devices = max(2, 1 << (min(cores, _MOST_CPU_RANKS).bit_length() - 1))
+    crowd = max(1.0, devices / cores)
     return ClusterSpec(
         device_kind="cpu",
         device_name=_cpu_name(),
         devices_per_node=devices,
         memory_bytes=max(_MIB, usable_memory_bytes() // devices),
         threads_per_device=max(1, cores // devices),
+        ranks_per_core=crowd,
+        intra_node=_CROWDED_LINK if crowd > 1.0 else ClusterSpec().intra_node,
     )
 
 

@@ -51,6 +51,7 @@ class _Cluster(_Table):
     memory_gb_per_s: float | None = Field(default=None, gt=0)
     peak_tflops: dict[Precision, _Positive] | None = None
     threads_per_device: int | None = Field(default=None, ge=1)
+    ranks_per_core: float | None = Field(default=None, ge=1)
     intra_node: _Link | None = None
     inter_node: _Link | None = None
     nics_per_node: int | None = Field(default=None, ge=1)
@@ -146,6 +147,7 @@ def dump_cluster_spec(cluster: ClusterSpec) -> str:
         f"memory_gib = {cluster.memory_bytes / _GIB!r}",
         f"memory_gb_per_s = {cluster.memory_bytes_per_s / 1e9!r}",
         f"threads_per_device = {cluster.threads_per_device}",
+        *([f"ranks_per_core = {cluster.ranks_per_core!r}"] if cluster.ranks_per_core > 1.0 else []),
         f"intra_node = {_link_text(cluster.intra_node)}",
         f"inter_node = {_link_text(cluster.inter_node)}",
         f"nics_per_node = {cluster.nics_per_node}",

@@ -35,6 +35,9 @@ class ClusterSpec(BaseModel):
     memory_bytes_per_s: float = Field(default=10e9, gt=0, description="memory bandwidth of one")
     peak_flops_per_s: dict[str, float] = Field(default_factory=dict)
     threads_per_device: int = Field(default=1, ge=1, description="CPU threads of one rank")
+    ranks_per_core: float = Field(
+        default=1.0, ge=1, description="CPU ranks that share a core and its time"
+    )
     intra_node: LinkSpec = LinkSpec(alpha_s=20e-6, bytes_per_s=2e9)
     inter_node: LinkSpec = LinkSpec(alpha_s=50e-6, bytes_per_s=1e9)
     nics_per_node: int = Field(default=1, ge=1)

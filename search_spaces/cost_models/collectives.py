@@ -49,6 +49,8 @@ def group_of(size: Column, stride: Column, hardware: Hardware, constants: Consta
     crosses = doublings > 0
     per_byte = np.where(crosses, spread, intra)
     near, far = hardware.intra_alpha_s * constants.latency, hardware.inter_alpha_s
+    if hardware.ranks_per_core > 1.0:  # every step of the ring waits for ranks that do not run
+        near = near * np.maximum(size - 1.0, 1.0)
     return Group(
         size=size,
         s_per_byte=per_byte,

@@ -76,6 +76,8 @@ def _fully_sharded_s(
     scatter = reduce_scatter_s(held * points.reduce_bytes, group)
     traffic = 2.0 * gather + scatter
     per_layer = np.maximum(constants.gather_exposed * traffic, traffic - layer.total_s)
+    if hardware.ranks_per_core > 1.0:  # what would hide it has no core to run on
+        per_layer = traffic
     table = points.vocab_size * points.hidden_size / points.tp * points.dtype_bytes
     ends = 3.0 * reduce_scatter_s(table, group)
     within = points.num_microbatches * (layers * per_layer + ends)

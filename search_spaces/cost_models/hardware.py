@@ -76,6 +76,8 @@ class Hardware:
     inter_bytes_per_s: float
     traits: DeviceTraits
     is_cpu: bool = False
+    ranks_per_core: float = 1.0
+    """How many ranks share a core; the rates above are those of one rank while all are busy."""
     gemm_log_flops: tuple[float, ...] = ()
     """Doublings of the sizes of measured matrix products; empty where none were measured."""
     gemm_rates_fp32: tuple[float, ...] = ()
@@ -103,6 +105,7 @@ def hardware_of(cluster: ClusterSpec) -> Hardware:
         inter_bytes_per_s=cluster.inter_node.bytes_per_s,
         traits=traits_of(cluster.device_name, cluster.device_kind),
         is_cpu=is_cpu,
+        ranks_per_core=cluster.ranks_per_core,
         gemm_log_flops=tuple(math.log2(size) for size in cluster.gemm_flops),
         gemm_rates_fp32=tuple(curves.get("fp32", ())),
         gemm_rates_half=tuple(curve_half),

@@ -76,16 +76,28 @@ def pipeline_times(
     chunks = points.virtual_stages
     filling = work - slowest - (points.num_layers - layers) * layer.contention_s
     bubble = (filling + host * (points.pp - 1.0)) * _bubble_share(points, layer)
+    busy = micro_batches * (slowest + host)
+    if hardware.ranks_per_core > 1.0:
+        bubble = _crowded_bubble(busy, bubble, np.minimum(hardware.ranks_per_core, points.pp))
     hops = _hop_time(points, ends, hardware, constants) * (
         2.0 * micro_batches * chunks + 2.0 * (points.pp - 1.0)
     ) / np.where(np.asarray(points.is_training) > 0, 1.0, 2.0)  # fmt: skip
     return PipelineTimes(
-        busy_s=micro_batches * (slowest + host),
+        busy_s=busy,
         bubble_s=np.where(single, 0.0, bubble),
         hops_s=np.where(single, 0.0, hops),
         slowest_layers=layers,
         slowest_ends_s=own_ends,
     )
+
+
+def _crowded_bubble(busy_s: Column, bubble_s: Column, speedup: Column) -> Column:
+    """Idle time where ranks share cores: those that idle leave their cores to those that work.
+
+    The step takes what the cores need for all work, or the longest chain of actions, each
+    `speedup` times as fast as while all ranks work, whichever is longer.
+    """
+    return np.maximum((busy_s + bubble_s) / speedup - busy_s, 0.0)
 
 
 def _hop_time(points: Points, ends: EndTimes, hardware: Hardware, constants: Constants) -> Column:

@@ -56,7 +56,11 @@ def test_ranks_of_a_cpu(
     cluster = detect_local_cluster()
     assert (cluster.num_devices, cluster.threads_per_device) == (devices, threads)
     assert cluster.memory_bytes == 64 * GIB // devices
+    assert cluster.ranks_per_core == max(1.0, devices / cores)
     three = detect_local_cluster(3)
+    assert three.ranks_per_core == max(1.0, 3 / cores)
+    # collectives of ranks that wait for a core take long
+    assert (three.intra_node.alpha_s > 1e-3) is (cores < 3)
     assert (three.num_devices, three.memory_bytes) == (3, 64 * GIB // 3)
 
 

@@ -53,7 +53,8 @@ clusters = st.builds(
     devices_per_node=st.integers(1, 16), memory_bytes=st.integers(2**20, 2**40),
     memory_bytes_per_s=sizes,
     peak_flops_per_s=st.dictionaries(st.sampled_from(["fp32", "bf16", "fp16"]), sizes),
-    threads_per_device=st.integers(1, 64), intra_node=links, inter_node=links,
+    threads_per_device=st.integers(1, 64), ranks_per_core=st.floats(1, 64),
+    intra_node=links, inter_node=links,
     nics_per_node=st.integers(1, 8), price_per_device_hour=st.none() | st.floats(0, 100),
 )  # fmt: skip
 

@@ -172,6 +172,8 @@ class ClusterSection(_Section):
     """peak of one device by precision, 10^12 operations a second"""
     threads_per_device: int | None = Field(default=None, ge=1)
     """CPU threads of one rank"""
+    ranks_per_core: float | None = Field(default=None, ge=1)
+    """CPU ranks that share a core and its time"""
     intra_node: LinkSection | None = None
     """link between devices of a node"""
     inter_node: LinkSection | None = None
