@@ -93,7 +93,7 @@ def live_figures(
             figures = _report_sweep(sweep)
             truth = {key: statistics.median(times) for key, times in sweep.times.items() if times}
             for name, make in searchers.items():
-                seeds = range(min(options.seeds, 3))
+                seeds = range(min(options.seeds, 5))
                 runs = [
                     _search(machine, candidates, make, seed, min(options.trials, 20), truth)
                     for seed in seeds
