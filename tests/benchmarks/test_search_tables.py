@@ -4,6 +4,7 @@ import csv
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,33 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert all(len(times) == 2 for times in sweep.times.values())
     again = live._sweep(FakeMachine(0), candidates, path, 2)
     assert again.times == sweep.times
+
+
+class LuckyOnce(FakeMachine):
+    """One configuration looks fastest the first time it is measured, and never again."""
+
+    def __init__(self, lucky: str) -> None:
+        super().__init__(10_000)
+        self.lucky, self.seen = lucky, False
+
+    def measure(self, config: Any) -> Any:
+        told = super().measure(config)
+        if config.config_key != self.lucky or self.seen:
+            return told
+        self.seen = True
+        return replace(told, step_time_s=0.5)
+
+
+def test_a_lucky_reading_does_not_win_a_live_search() -> None:
+    candidates = live.live_candidates()
+    slow = next(c.config for c in candidates if c.config.tp == 4)
+    truth = {c.config.config_key: 1.0 + c.config.tp for c in candidates}
+    machine = LuckyOnce(slow.config_key)
+    grid = factory("grid")
+    found = live._search(machine, candidates, grid, 0, len(candidates), truth)
+    assert found["regret"][-1] == 5.0 / 2.0 - 1, "the reading at its face value"
+    assert found["final_regret"] == 0.0
+    assert machine.num_measured == len(candidates) + live.LEADERS * live.REPEATS
 
 
 def test_warm_start_pairs(tmp_path: Path) -> None:
