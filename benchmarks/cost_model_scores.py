@@ -94,7 +94,13 @@ def calibrate(rows: pd.DataFrame) -> dict[Key, Calibration]:
         exact = np.zeros(len(read), dtype=bool)
         reading = first_rank_bytes if stack.reads_first_rank else peak_memory_bytes
         learnt[device, name] = calibrate_memory(
-            calibration, points_of_table(read, stack), hardware, peaks, exact, reading
+            calibration,
+            points_of_table(read, stack),
+            hardware,
+            peaks,
+            exact,
+            reading,
+            stack.memory_spreads,
         )
     return learnt
 
@@ -116,9 +122,8 @@ def predict(frame: pd.DataFrame, learnt: dict[Key, Calibration]) -> pd.DataFrame
         result = calibration.predict(points, hardware)
         read = result.peak_memory_bytes
         if stack.reads_first_rank:
-            constants = calibration.constants
-            corrected = read / peak_memory_bytes(points, hardware, constants)
-            read = corrected * first_rank_bytes(points, hardware, constants)
+            corrected = read / calibration.read(points, hardware)
+            read = corrected * calibration.read(points, hardware, first_rank_bytes)
         pieces.append(
             group.assign(
                 predicted_s=result.step_time_s,

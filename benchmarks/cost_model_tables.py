@@ -6,7 +6,8 @@ lacks take the value that most runs have.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from search_spaces.cluster_io import load_cluster_spec
-from search_spaces.cost_models.constants import Constants
+from search_spaces.cost_models.constants import MEMORY_SPREADS, Constants
 from search_spaces.cost_models.hardware import Hardware, hardware_of
 from search_spaces.cost_models.points import (
     ATTENTIONS,
@@ -59,6 +60,8 @@ class Stack:
     pattern: str
     """Found in a row's `source`."""
     constants: Constants
+    memory_spreads: Mapping[str, float] = field(default_factory=lambda: MEMORY_SPREADS)
+    """How far calibration may move the constants of its memory: little where its code tells."""
     reduce_bytes: float = 2.0
     balances_stages: bool = False
     """Deals layers to stages by cost, counting the output projection."""
@@ -85,9 +88,31 @@ STACKS = (
         name="nanotron",
         pattern="nanotron|playbook",
         # bandwidth over nodes: the playbook's own all-gather measurements fall as nodes^-0.6;
-        # sums gradients in fp32, balances stages by cost, tells allocated memory alone; its
+        # sums gradients in fp32 beside the buckets of DistributedDataParallel, balances stages by
+        # cost, gathers anew what sequence parallelism split, in collectives beside compute; its
         # 1F1B engine asserts that the micro-batches fill the pipeline
-        constants=Constants(node_degradation=0.6, base_memory_bytes=5e8, fragmentation=1.01),
+        constants=Constants(
+            node_degradation=0.6,
+            base_memory_bytes=5e8,
+            fragmentation=1.01,
+            transient_memory=1.0,
+            activations_memory=0.9,
+            logits_memory=0.72,
+            gathered_memory=0.01,
+            gathered_stage_memory=0.01,
+            run_ahead_memory=0.9,
+            run_ahead_stage_memory=0.5,
+            pressure=1.8,
+        ),
+        memory_spreads={
+            "weights_memory": 0.02,
+            "activations_memory": 0.1,
+            "run_ahead_memory": 0.1,
+            "run_ahead_stage_memory": 0.1,
+            "logits_memory": 0.15,
+            "base_memory_bytes": 0.5,
+            "transient_memory": 0.2,
+        },
         reduce_bytes=4.0,
         balances_stages=True,
         reads_first_rank=True,

@@ -69,6 +69,8 @@ class Constants:
     """Factor on the optimizer's memory traffic."""
     straggler: float = 1e-3
     """Step time added per doubling of nodes, relative."""
+    pressure: float = 1e-6
+    """Exponent by which steps slow down that want more memory than there is; off by default."""
     weights_memory: float = 1.0
     """Factor on weights, gradients and optimizer states."""
     activations_memory: float = 1.0
@@ -76,6 +78,10 @@ class Constants:
     gathered_memory: float = 1.0
     """Share of the inputs that sequence parallelism gathers and the stack keeps gathered."""
     gathered_stage_memory: float = 1.0
+    """The same where the model is cut into stages."""
+    run_ahead_memory: float = 1e-6
+    """Share of the buffers that a host may hold by running ahead of its device; off by default."""
+    run_ahead_stage_memory: float = 1e-6
     """The same where the model is cut into stages."""
     logits_memory: float = 1.0
     """Factor on logits and the loss buffers."""
@@ -95,6 +101,7 @@ TIME_SPREADS: dict[str, float] = {
     "host_step_s": 2.0, "host_parameter_s": 2.0, "hop_factor": 0.7, "hop_s": 1.0,
     "tensor_exposed": 0.3, "data_exposed": 0.7, "scatter_exposed": 0.5, "stage_exposed": 1.0,
     "gather_exposed": 1.0, "accumulation": 1.0, "optimizer": 0.5, "straggler": 2.0,
+    "pressure": 0.3,
 }  # fmt: skip
 """Standard deviation of the prior of each constant of the time model, of its logarithm.
 
@@ -104,7 +111,8 @@ would be wrong for large ones. What a stack, a host or a network adds may move f
 
 MEMORY_SPREADS: dict[str, float] = {
     "weights_memory": 0.1, "activations_memory": 0.4, "gathered_memory": 1.0,
-    "gathered_stage_memory": 1.0, "logits_memory": 0.5, "base_memory_bytes": 0.7,
+    "gathered_stage_memory": 1.0, "run_ahead_memory": 0.1, "run_ahead_stage_memory": 0.15,
+    "logits_memory": 0.5, "base_memory_bytes": 0.7,
     "transient_memory": 1.0, "fragmentation": 0.05,
 }  # fmt: skip
 """The same for the memory model."""

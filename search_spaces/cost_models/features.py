@@ -75,3 +75,18 @@ def memory_features(points: Points, prediction: Prediction) -> Features:
     smooth.append((_log(prediction.peak_memory_bytes), 0.5))
     shape: list[tuple[Column, float]] = [(_log(points.tp), 1.5), (_log(points.pp), 1.5)]
     return Features(smooth=_columns(points, smooth), shape=_columns(points, shape))
+
+
+def share_features(points: Points) -> Matrix:
+    """What tells how far a host runs ahead: the mesh, the size of the machine and of the work."""
+    return _columns(
+        points,
+        [
+            (_log(points.tp), 1.0),
+            (_log(points.pp), 1.0),
+            (_log(points.num_devices), 1.0),
+            (_log(points.hidden_size), 0.5),
+            (_log(points.micro_batch_size), 0.4),
+            (np.minimum(points.zero_stage, 1.0), 0.4),
+        ],
+    )

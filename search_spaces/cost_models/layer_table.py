@@ -60,7 +60,9 @@ def work_times(
 
 
 def _spread(column: Column, kind: NDArray[np.intp]) -> Column:
-    return column[kind] if isinstance(column, np.ndarray) and column.ndim else column
+    """Every point's entry of a column by kind; candidates of a fit may lie along a first axis."""
+    is_one = np.ndim(column) == 0 or np.shape(column)[-1] == 1
+    return column if is_one else np.asarray(column)[..., kind]
 
 
 def _kinds(

@@ -1,6 +1,8 @@
 """Peak memory of a rank: states by ZeRO stage, activations in flight, logits, buffers."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -28,9 +30,11 @@ from search_spaces.cost_models.points import (
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
     ZBV,
+    Array,
     Column,
     Points,
 )
+from search_spaces.cost_models.run_ahead import RunAhead, run_ahead
 from search_spaces.cost_models.stages import StageLayers
 
 CPU_BASE_BYTES = 6e6
@@ -50,7 +54,7 @@ class MemoryParts:
     buffers: Column
     runtime: Column
 
-    @property
+    @cached_property
     def total(self) -> Column:
         """All of them."""
         return (
@@ -160,7 +164,9 @@ class Densities:
     shares: RankShares
     waiting: InFlight
     kernel: KernelBuffers | None = None
-    """What comes and goes within a step of the tuner's own kernel, in place of the last but one."""
+    """What comes and goes within a step of the tuner's own kernel, in place of other buffers."""
+    ahead: RunAhead | None = None
+    """What a host that runs ahead of its device reserves."""
 
 
 def densities(
@@ -176,7 +182,9 @@ def densities(
     owned = owned * training / np.where(stage >= 1, shards, 1.0)
     if not hardware.is_cpu:
         owned = owned * (1.0 - np.asarray(points.offload))
+    # buckets of gradients in compute precision, beside their fp32 sums
     copies = is_half & (points.gradient_bytes > points.dtype_bytes)
+    copies = copies & (np.asarray(points.dp * points.cp) > 1)
     layer, layer_input = layer_activation_bytes(points, constants)
     kept = constants.activations_memory * constants.fragmentation
     per_logit = points.dtype_bytes + 8.0 + np.where(points.num_microbatches > 1, 4.0, 0.0)
@@ -197,6 +205,7 @@ def densities(
         shares=shares or rank_shares(points),
         waiting=kept_in_flight(points),
         kernel=kernel_buffers(points, hardware, constants) if points.is_kernel else None,
+        ahead=run_ahead(points, hardware, constants),
     )
 
 
@@ -227,6 +236,10 @@ def stage_memory(
         )
         activations = waiting + made.activations + np.where(training < 1, density.layer, 0.0)
         logits, buffers = made.logits, made.buffers
+    if density.ahead is not None:
+        states = parameters * (density.weights + density.gradients + density.optimizer)
+        needed = states + activations + logits + buffers + density.runtime
+        buffers = buffers + density.ahead.held(needed, density.waiting.at(rank))
     return MemoryParts(
         weights=parameters * density.weights,
         gradients=parameters * density.gradients,
@@ -255,23 +268,46 @@ def stage_memories(
     return first, stage_memory(points, density, stages.middle, 1.0, 0.0, 0.0), last
 
 
+def wanted_bytes(
+    points: Points,
+    stages: StageLayers,
+    hardware: Hardware,
+    constants: Constants,
+    shares: RankShares | None = None,
+) -> Column | None:
+    """What the fullest rank would reserve if there were room for all; none where it is no more."""
+    ahead = run_ahead(points, hardware, constants)
+    if ahead is None:
+        return None
+    calm = replace(constants, run_ahead_memory=0.0, run_ahead_stage_memory=0.0)
+    first, middle, last = stage_memories(points, stages, hardware, calm, shares)
+    waiting = kept_in_flight(points)
+    last_rank = np.asarray(points.pp) - 1.0
+    return np.maximum(
+        np.maximum(
+            first.total + ahead.wanted(waiting.at(0.0)),
+            middle.total + ahead.wanted(waiting.at(1.0)),
+        ),
+        last.total + ahead.wanted(waiting.at(last_rank)),
+    )
+
+
 def peak_of(ranks: tuple[MemoryParts, MemoryParts, MemoryParts]) -> Column:
     """The largest of the ranks' totals."""
     first, middle, last = ranks
     return np.maximum(np.maximum(first.total, middle.total), last.total)
 
 
-def parts_at(peak: Column, ranks: tuple[MemoryParts, MemoryParts, MemoryParts]) -> MemoryParts:
-    """The parts of the rank where the peak is reached."""
+def write_parts(
+    peak: Column, ranks: tuple[MemoryParts, MemoryParts, MemoryParts], out: Mapping[str, Array]
+) -> None:
+    """Write the parts of the rank where the peak is reached into columns of their names."""
     first, middle, last = ranks
-    at_first, at_middle = first.total >= peak, middle.total >= peak
-    return MemoryParts(
-        **{
-            name: np.where(
-                at_first,
-                getattr(first, name),
-                np.where(at_middle, getattr(middle, name), getattr(last, name)),
-            )
-            for name in MemoryParts.__dataclass_fields__
-        }
-    )
+    at_middle = np.broadcast_to(middle.total >= peak, np.shape(peak))
+    at_first = np.broadcast_to(first.total >= peak, np.shape(peak))
+    for name, column in out.items():
+        part = getattr(last, name)
+        column[...] = part
+        for rank, where in ((middle, at_middle), (first, at_first)):
+            if getattr(rank, name) is not part:
+                np.copyto(column, getattr(rank, name), where=where)

@@ -11,16 +11,18 @@ from search_spaces.cost_models.layer_table import work_times
 from search_spaces.cost_models.memory import (
     MemoryParts,
     densities,
-    parts_at,
     peak_of,
     stage_memories,
     stage_memory,
+    wanted_bytes,
+    write_parts,
 )
 from search_spaces.cost_models.optimizer import accumulation_s, optimizer_s
 from search_spaces.cost_models.parameters import RankShares, rank_shares
 from search_spaces.cost_models.pipeline import pipeline_times
 from search_spaces.cost_models.points import ZBV, Array, Column, Points
 from search_spaces.cost_models.residual import PRIOR_HALF_WIDTH
+from search_spaces.cost_models.run_ahead import NEGLIGIBLE, pressure
 from search_spaces.cost_models.stages import StageLayers, stage_layers
 
 PARTS = (
@@ -79,17 +81,29 @@ def _time_parts(
     }
 
 
-def _slowdown(points: Points, hardware: Hardware, constants: Constants) -> Column:
-    """Stragglers: the more nodes, the later the last."""
+def _slowdown(
+    points: Points,
+    hardware: Hardware,
+    constants: Constants,
+    stages: StageLayers,
+    shares: RankShares,
+) -> Column:
+    """Stragglers: the more nodes, the later the last; and a lack of memory."""
     nodes = points.num_devices / hardware.devices_per_node
-    return 1.0 + constants.straggler * np.log2(np.maximum(nodes, 1.0))
+    late = 1.0 + constants.straggler * np.log2(np.maximum(nodes, 1.0))
+    if np.max(constants.pressure) < NEGLIGIBLE:
+        return late
+    wanted = wanted_bytes(points, stages, hardware, constants, shares)
+    return late if wanted is None else late * pressure(wanted, hardware, constants)
 
 
 def step_time(points: Points, hardware: Hardware, constants: Constants) -> Column:
     """Seconds per optimizer step of all points at once."""
-    parts = _time_parts(points, hardware, constants, stage_layers(points), rank_shares(points))
+    stages, shares = stage_layers(points), rank_shares(points)
+    parts = _time_parts(points, hardware, constants, stages, shares)
     total = sum(parts.values(), start=np.float64(0.0))
-    return np.asarray(total * _slowdown(points, hardware, constants), dtype=np.float64)
+    slower = _slowdown(points, hardware, constants, stages, shares)
+    return np.asarray(total * slower, dtype=np.float64)
 
 
 def peak_memory_bytes(points: Points, hardware: Hardware, constants: Constants) -> Column:
@@ -134,7 +148,7 @@ def _predict_chunk(
 ) -> None:
     """Write the predictions of some points into the rows of a result."""
     stages, shares = stage_layers(points), rank_shares(points)
-    slower = _slowdown(points, hardware, constants)
+    slower = _slowdown(points, hardware, constants, stages, shares)
     times = _time_parts(points, hardware, constants, stages, shares)
     result.step_time_s[rows] = sum(times.values(), start=np.float64(0.0)) * slower
     for name, column in result.parts_s.items():
@@ -143,6 +157,5 @@ def _predict_chunk(
     peak = peak_of(ranks)
     result.peak_memory_bytes[rows] = peak
     if result.memory_parts_bytes:
-        parts = parts_at(peak, ranks)
-        for name, column in result.memory_parts_bytes.items():
-            column[rows] = getattr(parts, name)
+        chunk = {name: column[rows] for name, column in result.memory_parts_bytes.items()}
+        write_parts(peak, ranks, chunk)
