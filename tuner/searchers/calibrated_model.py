@@ -25,13 +25,15 @@ MAX_COST = 16_000
 ENOUGH = 0.99
 """Weight of the hypotheses that are averaged."""
 Mix = tuple[float, float, float, float, float]
-"""Shares of the kernel's components in a process."""
+"""Shares of the kernel's components in a process; the last two are errors of whole layouts."""
 _MIXES: tuple[Mix, ...] = (
     (0.6, 0.25, 0.15, 0.0, 0.0),
     (0.25, 0.35, 0.4, 0.0, 0.0),
     (0.1, 0.2, 0.7, 0.0, 0.0),
     (0.1, 0.15, 0.15, 0.6, 0.0),
     (0.05, 0.1, 0.05, 0.8, 0.0),
+    (0.1, 0.15, 0.15, 0.3, 0.3),
+    (0.05, 0.1, 0.05, 0.4, 0.4),
 )
 
 
@@ -46,13 +48,26 @@ class Scales:
     log_prior: float
 
 
+_WEIGHTS = {0.05: -0.7, 0.15: -0.4, 0.45: -1.0}
+"""Sizes of the errors of the parts' factors, each with its log prior."""
+_PROCESS = {0.015: 0.0, 0.04: 0.0, 0.1: -0.4, 0.25: -1.5}
+"""Sizes of the error that is left."""
+_PROCESS_ALONE = {0.1: 0.0, 0.25: -0.3, 0.6: -0.3}
+"""The same where there is no prediction."""
+_NOISE = (0.012, 0.03)
+HINDSIGHT = 0.7
+"""Share of the expected shift of predictions that look best among many: not all errors are those of
+whole layouts."""
+_LARGEST_SHIFTED = 0.1
+"""Largest error that shifts predictions: with greater ones the shift itself is a guess."""
+
+
 def _grid(is_informative: bool) -> list[Scales]:
-    weights = ((0.05, -0.7), (0.15, -0.4), (0.45, -0.7)) if is_informative else ((0.0, 0.0),)
-    process = (0.015, 0.04, 0.1, 0.25) if is_informative else (0.1, 0.25, 0.6)
-    noise = (0.012, 0.03)
+    weights = _WEIGHTS if is_informative else {0.0: 0.0}
+    process = _PROCESS if is_informative else _PROCESS_ALONE
     return [
-        Scales(weight, size, mix, idiosyncrasy, log_prior - 0.3 * (size > 0.2))
-        for (weight, log_prior), size, mix, idiosyncrasy in product(weights, process, _MIXES, noise)
+        Scales(weight, size, mix, noise, weights[weight] + process[size])
+        for weight, size, mix, noise in product(weights, process, _MIXES, _NOISE)
     ]
 
 
@@ -238,12 +253,15 @@ class CalibratedModel:
     def _expected_shifts(self) -> dict[float, Floats]:
         """By size of the process, how far the truth is expected from each prediction."""
         predicted = self._prior.log_sum(np.zeros(self._prior.num_parts))
-        sizes = {scales.process for scales in self._grid}
-        return {size: expected_shift(predicted, size) for size in sizes}
+        sizes = {s.process for s in self._grid if s.process <= _LARGEST_SHIFTED}
+        return {size: HINDSIGHT * expected_shift(predicted, size) for size in sizes}
 
     def _shift(self, scales: Scales) -> Floats:
+        """Expected truth minus prediction, where whole layouts err: choices are among those."""
         found = self._shifts.get(scales.process)
-        return np.zeros(len(self._base)) if found is None or not len(self._rows) else found
+        if found is None or not len(self._rows) or sum(scales.mix[3:]) < 0.5:
+            return np.zeros(len(self._base))
+        return found
 
     def _a_priori(self) -> _Posterior:
         weights = np.exp([scales.log_prior for scales in self._grid])

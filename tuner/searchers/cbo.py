@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from search_spaces.parallel_config import ParallelConfig
+from trainer.contract import FailureKind
 from tuner.ports import Candidate
 from tuner.searchers.base import CandidateSearcher, SearcherOptions
 from tuner.searchers.calibrated_model import CalibratedModel, Mixture
@@ -28,9 +29,11 @@ SHORTLIST = 1200
 FIRST_GOAL = 0.2
 """Before any measurement: how far above the shortest prediction, in log, the goal is set."""
 MIN_PROBABILITY = 0.02
-FIRST_CAUTION = 4
+FIRST_CAUTION = 10
 """Failures that the search behaves as if it had seen before anything ran: the first peak that is
 measured corrects the memory's prediction, so a first risk is taken blindly."""
+UNEXPLAINED = 4
+"""How many failures one counts for that was not for want of memory: its like can't be foreseen."""
 
 
 class CboOptions(SearcherOptions):
@@ -42,7 +45,7 @@ class CboOptions(SearcherOptions):
     """
 
     failure_cost: float = Field(default=0.0005, ge=0)
-    caution: float = Field(default=1.0, ge=0)
+    caution: float = Field(default=0.5, ge=0)
     objectives: tuple[ObjectiveName, ...] = Field(default=("throughput",), min_length=1)
 
 
@@ -68,7 +71,7 @@ class CboSearcher(CandidateSearcher):
             [candidate.peak_memory_parts_bytes for candidate in self._candidates],
         )
         probabilities = np.array([candidate.probability_fits for candidate in self._candidates])
-        self._step_time = CalibratedModel(kernel, time)
+        self._step_time = CalibratedModel(kernel, time, has_hindsight=True)
         self._peak = CalibratedModel(kernel, memory)
         self._feasibility = FeasibilityModel(kernel, memory, probabilities)
         self._log_devices = np.log([config.world_size for config in configs])
@@ -135,9 +138,11 @@ class CboSearcher(CandidateSearcher):
     def _shortlist(self, rows: Rows, belief: Mixture, odds: Floats) -> Shortlist:
         """The rows with their belief, and how much risk is worth at this point of the study."""
         latest = [known for known in self._history.known.values() if not known.is_running][-10:]
-        failed = sum(not known.is_measured for known in latest)
-        price = self._options.failure_cost * (1 + failed) ** 2
-        seen = failed if self._history.measured else failed + FIRST_CAUTION
+        failed = [known for known in latest if not known.is_measured]
+        price = self._options.failure_cost * (1 + len(failed)) ** 2
+        seen = sum(1 if known.failure is FailureKind.OOM else UNEXPLAINED for known in failed)
+        if not self._history.measured:
+            seen += FIRST_CAUTION
         aversion = 1 + self._options.caution * (1 + seen)
         return Shortlist(rows, belief, odds, aversion, price)
 

@@ -20,6 +20,8 @@ from tuner.searchers.memory_belief import SHORTFALLS, MemoryBelief, shortfall_be
 from tuner.searchers.parts import PartsPrior
 
 _CERTAIN = 1e-9
+BLAMED = 0.8
+"""Probability of fitting below which an unexplained failure is put down to memory."""
 _INFERRED = 1.0
 """Noise of evidence of memory: a placeholder, for the belief infers it."""
 
@@ -89,7 +91,7 @@ class FeasibilityModel:
         if not rows or not self._is_uncertain:
             return []
         fits = self._fits(np.array(rows, dtype=np.intp))
-        return [row for row, probability in zip(rows, fits, strict=True) if probability < 0.8]
+        return [row for row, probability in zip(rows, fits, strict=True) if probability < BLAMED]
 
     def _memory_evidence(self, row: int, known: Known) -> list[Evidence]:
         if not self._is_uncertain and known.failure is not FailureKind.OOM:

@@ -31,6 +31,23 @@ class Evidence:
     value: float = 0.0
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """What the covariances of some rows with others are made of, before any size: (rows, others).
+
+    Processes that differ in their sizes alone share them.
+    """
+
+    mixed: Floats
+    linear: Floats
+
+    @classmethod
+    def of(cls, kernel: KnobKernel, mix: Mix, linear: Floats, rows: Rows, others: Rows) -> "Blocks":
+        """The kernel's components mixed, and the products of the linear part's columns."""
+        mixed = np.tensordot(np.array(mix), kernel.block(rows, others), axes=1)
+        return cls(mixed, linear[rows] @ linear[others].T)
+
+
 class LatentProcess:
     """A Gaussian process over the candidates, told values and inequalities.
 
@@ -57,12 +74,12 @@ class LatentProcess:
     ) -> None:
         self._kernel, self._mean, self._linear = kernel, mean, linear
         self._slope, self._scale, self._offset = slope, scale, offset
-        self._mix = np.array(mix)
+        self._mix = mix
 
-    def fit(self, evidence: Sequence[Evidence]) -> None:
-        """Condition on `evidence`, at most one item a row."""
+    def fit(self, evidence: Sequence[Evidence], blocks: Blocks | None = None) -> None:
+        """Condition on `evidence`, at most one item a row; `blocks` of its rows, if at hand."""
         self._rows = np.array([item.row for item in evidence], dtype=np.intp)
-        covariance = self._covariance(self._rows)
+        covariance = self._covariance(self._rows, blocks)
         mean = self._mean[self._rows]
         signs = np.array([item.sign for item in evidence], dtype=float)
         noise = np.array([item.noise for item in evidence], dtype=float)
@@ -72,18 +89,22 @@ class LatentProcess:
         self._root = np.linalg.inv(np.linalg.cholesky(total)) if len(evidence) else total
         self._alpha = self._root @ (target - mean)
 
-    def predict(self, rows: Rows) -> tuple[Floats, Floats]:
-        """Mean and standard deviation of the latent at `rows`."""
-        half = self._root @ self._covariance(rows)
+    def predict(self, rows: Rows, blocks: Blocks | None = None) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of the latent at `rows`.
+
+        `blocks`: of the evidence's rows with `rows`, if at hand.
+        """
+        half = self._root @ self._covariance(rows, blocks)
         slopes = self._slope**2 * (self._linear[rows] ** 2).sum(axis=1)
         prior = self._scale**2 + self._offset**2 + slopes
         variance = prior - (half**2).sum(axis=0)
         return self._mean[rows] + half.T @ self._alpha, np.sqrt(np.maximum(variance, 1e-12))
 
-    def _covariance(self, rows: Rows) -> Floats:
-        mixed = np.tensordot(self._mix, self._kernel.block(self._rows, rows), axes=1)
-        linear = self._slope**2 * (self._linear[self._rows] @ self._linear[rows].T)
-        return np.asarray(self._scale**2 * mixed + self._offset**2 + linear)
+    def _covariance(self, rows: Rows, blocks: Blocks | None) -> Floats:
+        if blocks is None:
+            blocks = Blocks.of(self._kernel, self._mix, self._linear, self._rows, rows)
+        covariance = self._scale**2 * blocks.mixed + self._slope**2 * blocks.linear
+        return np.asarray(covariance + self._offset**2)
 
 
 def _propagate(

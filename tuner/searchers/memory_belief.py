@@ -16,7 +16,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from tuner.searchers.kernels import KnobKernel, Rows
 from tuner.searchers.knobs import Floats
-from tuner.searchers.latent_process import Evidence, LatentProcess
+from tuner.searchers.latent_process import Blocks, Evidence, LatentProcess
 from tuner.searchers.parts import PartsPrior
 
 SHORTFALLS = np.linspace(0.0, 0.24, 13)
@@ -24,6 +24,8 @@ SHORTFALLS = np.linspace(0.0, 0.24, 13)
 some bytes are not theirs to count."""
 _MIX = (0.3, 0.2, 0.2, 0.3, 0.0)
 _OFFSET = 0.35
+BLUR = 0.3
+"""How much the limit itself varies between runs, in units of the spread: no peak tells it."""
 _MAX_SIZES = 3
 """How many of the grid's most likely members are averaged."""
 
@@ -117,6 +119,7 @@ class MemoryBelief:
             self._mean = self.spread * ndtri(np.clip(probabilities, 1e-6, 1 - 1e-6))
             self._shares = np.zeros((len(probabilities), 0))
         self._weighed: list[_Weighed] = []
+        self._rows: Rows = np.zeros(0, dtype=np.intp)
 
     def fit(self, evidence: Sequence[Evidence]) -> None:
         """Condition on measured margins, and on the side of the limit that others are on.
@@ -124,8 +127,13 @@ class MemoryBelief:
         The noise of `evidence` is not read: it is inferred.
         """
         self._weighed = self._weigh([item for item in evidence if item.sign == 0])
+        self._rows = np.array([item.row for item in evidence], dtype=np.intp)
+        blocks = self._blocks(self._rows, self._rows)
         for each in self._weighed:
-            each.process.fit([replace(item, noise=each.noise) for item in evidence])
+            each.process.fit([replace(item, noise=each.noise) for item in evidence], blocks)
+
+    def _blocks(self, rows: Rows, others: Rows) -> Blocks:
+        return Blocks.of(self._kernel, _MIX, self._shares, rows, others)
 
     def _weigh(self, peaks: Sequence[Evidence]) -> list[_Weighed]:
         if len(peaks) < _MIN_PEAKS:
@@ -144,11 +152,10 @@ class MemoryBelief:
         """Log probability density of the measured margins under each of the grid's sizes."""
         rows = np.array([item.row for item in peaks], dtype=np.intp)
         error = np.array([item.value for item in peaks]) - self._mean[rows]
-        mixed = np.tensordot(np.array(_MIX), self._kernel.block(rows, rows), axes=1)
-        linear = self._shares[rows] @ self._shares[rows].T
-        found = []
+        blocks, found = self._blocks(rows, rows), []
         for sizes in _GRID:
-            covariance = sizes.parts**2 * linear + sizes.process**2 * mixed + _OFFSET**2
+            covariance = sizes.parts**2 * blocks.linear + sizes.process**2 * blocks.mixed
+            covariance += _OFFSET**2
             covariance = self.spread**2 * covariance + self._noise(sizes) ** 2 * np.eye(len(rows))
             factor = np.linalg.cholesky(covariance)
             whitened = solve_triangular(factor, error, lower=True)
@@ -173,8 +180,9 @@ class MemoryBelief:
     def above(self, rows: Rows, margins: Floats) -> Floats:
         """Probability that each of `rows` has more than each of `margins`: (rows, margins)."""
         total = np.zeros((len(rows), len(margins)))
+        blocks = self._blocks(self._rows, rows)
         for each in self._weighed:
-            mean, spread = each.process.predict(rows)
-            width = np.hypot(spread, each.noise)[:, None]
+            mean, spread = each.process.predict(rows, blocks)
+            width = np.hypot(np.hypot(spread, each.noise), BLUR * self.spread)[:, None]
             total += each.weight * ndtr((mean[:, None] - margins) / width)
         return total / sum(each.weight for each in self._weighed)
