@@ -130,19 +130,60 @@ def insert_rows(
         names: columns, in the table's own order.
         rows: their values, in the order of `names`.
     """
-    values = _for_driver(connection, table, names, rows)
-    if not values:
+    insert_together(connection, [(table, names, rows)])
+
+
+Rows = tuple[Table, tuple[str, ...], Iterable[tuple[Any, ...]]]
+"""A table, columns of it in its own order, and rows of their values."""
+
+
+def insert_together(connection: Connection, groups: Iterable[Rows]) -> None:
+    """Insert rows of several tables, parents before children; few rows all in one statement.
+
+    Each statement is a trip to the server, and PostgreSQL checks foreign keys at its end.
+    """
+    waiting: list[tuple[Table, tuple[str, ...], list[tuple[Any, ...]]]] = []
+    dialect = connection.dialect
+    for table, names, rows in groups:
+        values = _for_driver(connection, table, names, rows)
+        if not values:
+            continue
+        if dialect.name == "sqlite":
+            text, _ = _plan(table, names, dialect)
+            connection.exec_driver_sql(text, values)
+        elif len(values) < _COPY_FROM:
+            waiting.append((table, names, values))
+        else:
+            _insert_few(connection, waiting)
+            waiting = []
+            _copy(connection, table, names, values)
+    _insert_few(connection, waiting)
+
+
+def _insert_few(
+    connection: Connection, groups: Sequence[tuple[Table, tuple[str, ...], list[tuple[Any, ...]]]]
+) -> None:
+    """One statement of PostgreSQL for all groups."""
+    if not groups:
         return
-    if connection.dialect.name == "sqlite":
-        text, _ = _plan(table, names, connection.dialect)
-        connection.exec_driver_sql(text, values)
-    elif len(values) >= _COPY_FROM:
-        _copy(connection, table, names, values)
-    elif len(values) == 1:  # arrays of one cost more to make than they save
-        connection.exec_driver_sql(_one_row_plan(table, names, connection.dialect), values[0])
-    else:
-        plan = _arrays_plan(table, names, connection.dialect)
-        connection.exec_driver_sql(plan, _columns(values))
+    shapes = tuple((table, names, len(values) == 1) for table, names, values in groups)
+    arguments: list[Any] = []
+    for _, _, values in groups:
+        # arrays of one row cost more to make than they save
+        arguments += values[0] if len(values) == 1 else _columns(values)
+    connection.exec_driver_sql(_together_plan(shapes, connection.dialect), tuple(arguments))
+
+
+@lru_cache(maxsize=64)
+def _together_plan(
+    shapes: tuple[tuple[Table, tuple[str, ...], bool], ...], dialect: Dialect
+) -> str:
+    plans = [
+        (_one_row_plan if is_one else _arrays_plan)(table, names, dialect)
+        for table, names, is_one in shapes
+    ]
+    first = ", ".join(f"part{n} AS ({plan})" for n, plan in enumerate(plans[:-1]))
+    return f"WITH {first} {plans[-1]}" if first else plans[-1]
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, insert, select, update
 
 from results_db import known_ids, median_rows, trial_rows
-from results_db.bulk import insert_or_ignore, insert_rows, intern
+from results_db.bulk import Rows, insert_or_ignore, insert_rows, insert_together, intern
 from results_db.errors import InvalidRecord
 from results_db.intervals import throughput_interval
 from results_db.records import (
@@ -214,7 +214,6 @@ def write_details(
     connection: Connection, finished: Sequence[tuple[int, int, TrialOutcome]]
 ) -> None:
     """Write what trials left; `finished` holds (trial id, measured steps asked for, outcome)."""
-    _write_measurements(connection, finished)
     failures = [
         (key, place, *_failure_values(failure))
         for key, _, outcome in finished
@@ -222,15 +221,19 @@ def write_details(
             ((outcome.failure,) if outcome.failure else ()) + tuple(outcome.other_failures)
         )
     ]
-    insert_rows(connection, failure_reports, _FAILURE_COLUMNS, failures)
-    names = ("trial_id", "step", "is_warmup", "step_time_s", "loss", "loss_nonfinite", "tokens")
-    insert_rows(
-        connection, steps, names,
-        [(key, *_step_values(row)) for key, _, outcome in finished for row in outcome.steps],
-    )  # fmt: skip
-    _write_ranks(connection, [(key, row) for key, _, out in finished for row in out.ranks])
+    step_rows = [(key, *_step_values(row)) for key, _, outcome in finished for row in outcome.steps]
+    insert_together(
+        connection,
+        [
+            (measurements, _MEASUREMENT_COLUMNS, _measurement_rows(connection, finished)),
+            (failure_reports, _FAILURE_COLUMNS, failures),
+            (steps, _STEP_COLUMNS, step_rows),
+            *_rank_groups([(key, row) for key, _, out in finished for row in out.ranks]),
+        ],
+    )
 
 
+_STEP_COLUMNS = ("trial_id", "step", "is_warmup", "step_time_s", "loss", "loss_nonfinite", "tokens")
 _FAILURE_COLUMNS = ("trial_id", "position", "kind", "phase", "message", "rank", "stage", "step",
                     "traceback", "peak_memory_bytes")  # fmt: skip
 
@@ -247,9 +250,9 @@ def _step_values(row: StepRow) -> tuple[Any, ...]:
     return (row.step, row.is_warmup, row.step_time_s, loss, kind, row.tokens)
 
 
-def _write_measurements(
+def _measurement_rows(
     connection: Connection, finished: Sequence[tuple[int, int, TrialOutcome]]
-) -> None:
+) -> list[tuple[Any, ...]]:
     software_ids: dict[str, int | None] = {}
     rows = []
     for key, asked_steps, outcome in finished:
@@ -261,7 +264,7 @@ def _write_measurements(
             software_ids[versions] = _software_id(connection, row)
         num_steps = sum(not step.is_warmup for step in outcome.steps) or max(asked_steps, 1)
         rows.append((key, *_measurement_values(row, num_steps), software_ids[versions]))
-    insert_rows(connection, measurements, _MEASUREMENT_COLUMNS, rows)
+    return rows
 
 
 _MEASUREMENT_COLUMNS = tuple(column.name for column in measurements.columns)
@@ -298,7 +301,7 @@ def _software_id(connection: Connection, row: MeasurementRow) -> int | None:
     return key
 
 
-def _write_ranks(connection: Connection, rows: Sequence[tuple[int, RankRow]]) -> None:
+def _rank_groups(rows: Sequence[tuple[int, RankRow]]) -> list[Rows]:
     plain, axes, stages, parts, calls, actions = [], [], [], [], [], []
     for key, row in rows:
         place = (key, row.rank)
@@ -311,17 +314,15 @@ def _write_ranks(connection: Connection, rows: Sequence[tuple[int, RankRow]]) ->
         calls += [(*place, name, *_call_values(item)) for name, item in row.collectives.items()]
         actions += [(*place, number, *item) for number, item in enumerate(row.timeline)]
     head = ("trial_id", "rank")
-    insert_rows(connection, ranks, tuple(column.name for column in ranks.columns), plain)
-    insert_rows(connection, rank_coordinates, (*head, "axis", "coordinate"), axes)
-    insert_rows(connection, rank_stages, (*head, "stage"), stages)
-    insert_rows(connection, breakdowns, (*head, "part", "time_s"), parts)
-    insert_rows(
-        connection, collectives, (*head, "collective", "calls", "bytes", "seconds", "other"), calls
-    )
-    insert_rows(
-        connection, timeline,
-        (*head, "position", "op", "micro_batch", "stage", "start_s", "end_s"), actions,
-    )  # fmt: skip
+    actions_columns = (*head, "position", "op", "micro_batch", "stage", "start_s", "end_s")
+    return [
+        (ranks, tuple(column.name for column in ranks.columns), plain),
+        (rank_coordinates, (*head, "axis", "coordinate"), axes),
+        (rank_stages, (*head, "stage"), stages),
+        (breakdowns, (*head, "part", "time_s"), parts),
+        (collectives, (*head, "collective", "calls", "bytes", "seconds", "other"), calls),
+        (timeline, actions_columns, actions),
+    ]
 
 
 def _call_values(item: Any) -> tuple[Any, ...]:
