@@ -35,7 +35,7 @@ from trainer.parallel.collectives import Communicator
 from trainer.schedules import stages_of_rank
 from trainer.worker import read_job
 
-PARTS = ("parameters", "gradients", "optimizer", "activations", "other")
+PARTS = ("parameters", "gradients", "optimizer", "activations", "libraries", "other")
 _SHALLOW, _DEEPER = 4, 5  # layers per stage of the two runs that are extended
 _NEAR_PEAK = 0.98  # parts are taken from the second step, once it is this near the first's peak
 
@@ -48,7 +48,7 @@ class DryRun:
     peak_memory_bytes: int
     parts_bytes: dict[str, int]
     """Addends of the peak: weights, gradients, optimizer (masters and moments), what a step makes
-    besides, and what lives between steps but belongs to none of these."""
+    besides, code that a library compiled, and what else lives between steps."""
     hardware_flops: float
     """Of one step of this rank; recomputation counted, attention as the full square."""
     seconds: float
@@ -214,6 +214,7 @@ class _Observer:
         sizes, parts = dict(self.memory.sizes), dict.fromkeys(PARTS, 0)
         for name, buffers in _state_buffers(self.engine):
             parts[name] += sum(sizes.pop(storage_key(x), 0) for x in buffers)
+        parts["libraries"] = self.memory.compiled_bytes
         parts["other"] = sum(sizes.get(key, 0) for key in self._between_steps)
         parts["activations"] = live_bytes - sum(parts.values())
         return parts
@@ -245,10 +246,12 @@ def _build(job: TrialJob, rank: int, enter_phase: Callable[[Phase, int], None]) 
     mesh = ParallelMesh(job.config, job.config.world_size)
     groups = Communicator(mesh, rank)
     groups.uses_gloo = job.device_kind == "cpu"  # the way that sums are made there
-    return _DryEngine(
+    engine = _DryEngine(
         job.model, job.training, job.config, mesh, rank, torch.device("cpu"),
         seed=job.seed, enter_phase=enter_phase, groups=groups,
     )  # fmt: skip
+    engine.core.attends_in_blocks = job.device_kind == "cpu"
+    return engine
 
 
 @contextmanager

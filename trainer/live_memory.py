@@ -23,6 +23,13 @@ _UNINITIALISED = (
     aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided,
 )  # fmt: skip
 _GATHERS = (c10d._allgather_base_, c10d.allgather_)
+_PRODUCTS = (aten.mm, aten.addmm, aten.addmm_, aten.bmm, aten.baddbmm)
+COMPILED_BYTES = 560 * 2**10
+"""What torch's CPU library keeps of a bf16 product that it compiled, of every shape and layout.
+
+Measured with torch 2.13 on AVX-512: 0.51 to 0.60 MiB each for 31 products of 6 to 800 MFLOP.
+fp32 and fp16 products keep nothing.
+"""
 
 
 def storage_key(x: Tensor) -> int:
@@ -36,7 +43,8 @@ class LiveMemory(TorchDispatchMode):
     Args:
         as_resident: count what is resident on CPU under gloo. Uninitialised storages are counted
             from the first operation that writes to them. All-gather receives into a buffer of its
-            own, as large as the result, which is added while it runs.
+            own, as large as the result, which is added while it runs. What the library compiles
+            for products in bf16 is counted from the first of each on, and stays.
         on_peak: called with the live bytes at every new highest count.
 
     Values read back from fake tensors are zero.
@@ -50,8 +58,14 @@ class LiveMemory(TorchDispatchMode):
         self.peaks: dict[str, int] = {}
         self.section = ""
         self.sizes: dict[int, int] = {}
+        self._compiled: set[tuple[Any, ...]] = set()
         self._as_resident, self._on_peak = as_resident, on_peak
         self._resize: Any = None
+
+    @property
+    def compiled_bytes(self) -> int:
+        """What of the live bytes is code and no storage."""
+        return COMPILED_BYTES * len(self._compiled)
 
     def start(self) -> None:
         """Forget peaks and FLOPs; what is alive stays counted."""
@@ -96,6 +110,8 @@ class LiveMemory(TorchDispatchMode):
                 self._set_size(x.untyped_storage())
         if self._as_resident and packet in _GATHERS:
             self._note_peak(_num_bytes(args[0]))
+        if self._as_resident and packet in _PRODUCTS:
+            self._note_product(packet, [x for x in args if isinstance(x, Tensor)])
         return out
 
     def _counted(self, func: Any, args: Any, out: Any) -> list[Any]:
@@ -117,6 +133,15 @@ class LiveMemory(TorchDispatchMode):
             weakref.finalize(storage, self._forget, key).atexit = False
         self.sizes[key] = size
         self.live_bytes += size - (known or 0)
+        self._note_peak(0)
+
+    def _note_product(self, packet: Any, operands: list[Tensor]) -> None:
+        """Count the code of a product that is run for the first time."""
+        if operands[0].device.type != "cpu" or operands[0].dtype != torch.bfloat16:
+            return
+        known = len(self._compiled)
+        self._compiled.add((packet, *((x.shape, x.stride()) for x in operands)))
+        self.live_bytes += COMPILED_BYTES * (len(self._compiled) - known)
         self._note_peak(0)
 
     def _forget(self, key: int) -> None:

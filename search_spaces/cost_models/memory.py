@@ -14,6 +14,7 @@ from search_spaces.cost_models.kernel_memory import (
     kernel_buffers,
     kernel_layer_values,
     kernel_transients,
+    library_bytes,
 )
 from search_spaces.cost_models.parameters import (
     RankShares,
@@ -111,7 +112,9 @@ def in_flight(points: Points, rank: Column) -> Column:
     return kept_in_flight(points).at(rank)
 
 
-def layer_activation_bytes(points: Points, constants: Constants) -> tuple[Column, Column]:
+def layer_activation_bytes(
+    points: Points, constants: Constants, *, is_cpu: bool = False
+) -> tuple[Column, Column]:
     """Bytes that one layer keeps per micro-batch without recomputation, and its input alone.
 
     Follows 2205.05198, section 4, per kernel and family.
@@ -139,7 +142,8 @@ def layer_activation_bytes(points: Points, constants: Constants) -> tuple[Column
     replicated = norms / spread + 4.0 * points.hidden_size * gathered
     split = attention + mlp + scores
     if points.is_kernel:
-        whole, split = (2.0 * values for values in kernel_layer_values(points))
+        values = kernel_layer_values(points, is_cpu=is_cpu)
+        whole, split = (2.0 * column for column in values)
         replicated = whole / spread
     kept = points.tokens * scale * (replicated + split / points.tp)
     return kept, points.tokens * scale * 2.0 * points.hidden_size / spread
@@ -185,13 +189,14 @@ def densities(
     # buckets of gradients in compute precision, beside their fp32 sums
     copies = is_half & (points.gradient_bytes > points.dtype_bytes)
     copies = copies & (np.asarray(points.dp * points.cp) > 1)
-    layer, layer_input = layer_activation_bytes(points, constants)
+    layer, layer_input = layer_activation_bytes(points, constants, is_cpu=hardware.is_cpu)
     kept = constants.activations_memory * constants.fragmentation
     per_logit = points.dtype_bytes + 8.0 + np.where(points.num_microbatches > 1, 4.0, 0.0)
     vocabulary = points.tokens * points.vocab_size / points.tp
     whole = dense_layer_parameters(points) + expert_layer_parameters(points) / points.ep
     gathered = (2.0 * whole + points.vocab_size * points.hidden_size) / points.tp
     scale = CPU_BASE_BYTES / ACCELERATOR_BASE_BYTES if hardware.is_cpu else 1.0
+    libraries = library_bytes(points, hardware) if points.is_kernel else 0.0
     return Densities(
         weights=state * points.dtype_bytes / np.where(stage >= 3, shards, 1.0),
         gradients=state * gradient / np.where(stage >= 2, shards, 1.0),
@@ -201,7 +206,7 @@ def densities(
         layer_input=kept * layer_input,
         logits=constants.logits_memory * constants.fragmentation * vocabulary * per_logit,
         gathered=np.where(stage >= 3, gathered * points.dtype_bytes, 0.0),
-        runtime=scale * constants.base_memory_bytes,
+        runtime=scale * constants.base_memory_bytes + libraries,
         shares=shares or rank_shares(points),
         waiting=kept_in_flight(points),
         kernel=kernel_buffers(points, hardware, constants) if points.is_kernel else None,
@@ -236,6 +241,10 @@ def stage_memory(
         )
         activations = waiting + made.activations + np.where(training < 1, density.layer, 0.0)
         logits, buffers = made.logits, made.buffers
+        if np.any(density.kernel.summed):  # once the activations are gone
+            summed = parameters * density.kernel.summed
+            buffers = np.maximum(buffers, summed - activations - logits)
+        buffers = buffers + density.kernel.held
     if density.ahead is not None:
         states = parameters * (density.weights + density.gradients + density.optimizer)
         needed = states + activations + logits + buffers + density.runtime

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from search_spaces.cost_models.parameters import matrix_spread
+from search_spaces.cost_models.parameters import mesh_side
 from search_spaces.cost_models.points import LAYOUT_1D, LAYOUT_25D, Column, Points
 
 
@@ -51,7 +51,7 @@ def mesh_buffers(points: Points, block_bytes: Column, *, is_cpu: bool) -> MeshBu
         return NO_MESH
     is_1d = np.asarray(points.tp_layout) == LAYOUT_1D
     training, size = np.asarray(points.is_training), points.dtype_bytes
-    side = np.sqrt(matrix_spread(points))
+    side = mesh_side(points)
     tokens = points.tokens * side / points.tp  # of this rank's row
     products = _products(points)
     panels = [tokens * width for width, _ in products], [weight / side for _, weight in products]

@@ -66,6 +66,12 @@ def matrix_spread(points: Points) -> Column:
     return points.tp * np.where(is_1d, 1.0, 1.0 / np.asarray(points.tp_depth))
 
 
+def mesh_side(points: Points) -> Column:
+    """Rows, and columns, of a mesh of tensor-parallel ranks; 1 for the 1D layout."""
+    is_1d = np.asarray(points.tp_layout) == LAYOUT_1D
+    return 1.0 if np.all(is_1d) else np.where(is_1d, 1.0, np.sqrt(matrix_spread(points)))
+
+
 def rank_shares(points: Points) -> RankShares:
     """Shares of every rank; positions are not split over the ranks of a 1D layout.
 
@@ -74,15 +80,10 @@ def rank_shares(points: Points) -> RankShares:
     spread = matrix_spread(points)
     per_layer = dense_layer_parameters(points) + expert_layer_parameters(points) / points.ep
     table = points.vocab_size * points.hidden_size / spread
-    positions = points.learned_positions * points.hidden_size
-    if np.any(np.asarray(points.tp_layout) != LAYOUT_1D):
-        is_1d = np.asarray(points.tp_layout) == LAYOUT_1D
-        side = np.sqrt(spread)
-        positions = positions / np.where(is_1d, 1.0, side)
-        per_layer = per_layer + np.where(is_1d, 0.0, (side - 1.0) * layer_vectors(points))
+    side = mesh_side(points)
     return RankShares(
-        layer=per_layer / spread,
-        embedding=table + positions,
+        layer=(per_layer + (side - 1.0) * layer_vectors(points)) / spread,
+        embedding=table + points.learned_positions * points.hidden_size / side,
         head=head_parameters(points) / spread,
         copied_head=points.tied * table,
     )

@@ -7,7 +7,13 @@ from search_spaces.cluster_io import load_cluster_spec
 from search_spaces.cost_models.analytic import AnalyticCostModel
 from search_spaces.cost_models.constants import Constants
 from search_spaces.cost_models.hardware import hardware_of
-from search_spaces.cost_models.memory import densities, layer_activation_bytes, stage_memory
+from search_spaces.cost_models.kernel_memory import COMPILED_BYTES
+from search_spaces.cost_models.memory import (
+    CPU_BASE_BYTES,
+    densities,
+    layer_activation_bytes,
+    stage_memory,
+)
 from search_spaces.cost_models.points import ATTENTION_FLASH1, ATTENTION_FUSED, points_of
 from search_spaces.model_io import load_model_spec
 from search_spaces.model_spec import ModelSpec
@@ -119,3 +125,44 @@ def test_gradients_under_way_count_three_layers_at_most(stage):
     layer_bytes = 4 * 12 * 768**2
     assert buffers[0] == pytest.approx(buffers[1], rel=0.01)
     assert buffers[0] > 5 * layer_bytes * 0.99
+
+
+def mesh_parts(batch: int, **knobs) -> dict[str, float]:
+    recipe = TrainingSpec(sequence_length=512, global_batch_size=batch)
+    costs = AnalyticCostModel(load_model_spec("gpt2-124m"), recipe, load_cluster_spec("laptop"))
+    return dict(costs.estimate(ParallelConfig(**knobs)).memory_parts_bytes)
+
+
+def test_a_mesh_holds_panels_of_every_operand_and_result():
+    """Of 2 sequences of 512 tokens over 2 rows: left and right operand, and their gradients."""
+    parts = mesh_parts(2, tp=4, tp_layout="2d", micro_batch_size=2)
+    hidden, ffn, tokens = 768, 4 * 768, 512
+    assert parts["buffers"] == pytest.approx(2 * 4 * (tokens * ffn + hidden * ffn / 2))
+    assert mesh_parts(2, tp=4, micro_batch_size=2)["buffers"] == 0
+
+
+def test_layers_of_a_deeper_mesh_hold_what_a_flat_one_does():
+    """Each has its own sequences and the same weights."""
+    flat = mesh_parts(2, tp=4, tp_layout="2d", micro_batch_size=2)
+    deep = mesh_parts(4, tp=8, tp_layout="2.5d", tp_depth=2, micro_batch_size=4)
+    assert deep == pytest.approx(flat)
+
+
+def test_gradients_summed_over_the_depth_can_be_the_peak():
+    """Few tokens and layers that recompute: the copy of all gradients outgrows activations."""
+    knobs = {"micro_batch_size": 4, "recompute": "full", "tp_layout": "2.5d"}
+    recipe = TrainingSpec(sequence_length=16, global_batch_size=4)
+    costs = AnalyticCostModel(load_model_spec("gpt2-124m"), recipe, load_cluster_spec("laptop"))
+    parts = costs.estimate(ParallelConfig(tp=8, tp_depth=2, **knobs)).memory_parts_bytes
+    made = parts["activations"] + parts["logits"] + parts["buffers"]
+    assert made > parts["gradients"]
+
+
+@pytest.mark.parametrize(("dtype", "has_code"), [("bf16", True), ("fp32", False)])
+def test_code_of_bf16_products_counts_on_cpu_alone(dtype, has_code):
+    recipe = TrainingSpec(sequence_length=512, global_batch_size=4, dtype=dtype)
+    config = ParallelConfig(dp=2, dtype=dtype)
+    model, laptop = load_model_spec("gpt2-124m"), load_cluster_spec("laptop")
+    runtime = AnalyticCostModel(model, recipe, laptop).estimate(config)
+    code = runtime.memory_parts_bytes["runtime"] - CPU_BASE_BYTES
+    assert code == pytest.approx((15 + 4 * 4) * COMPILED_BYTES if has_code else 0.0)

@@ -24,6 +24,8 @@ class AttentionCore:
 
     def __init__(self, model: ModelSpec, device: torch.device) -> None:
         self.model, self.device = model, device
+        self.attends_in_blocks = device.type == "cpu"
+        """Where block attention suits the queries."""
         self._tables: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def local_tokens(self, ids_BT: Tensor) -> Tensor:
@@ -47,7 +49,7 @@ class AttentionCore:
         """Attention of this rank's heads; KV heads are shared by neighbouring query heads."""
         if q_BHTE.shape[1] != k_BKTE.shape[1]:
             k_BKTE, v_BKTE = expand_heads(k_BKTE, q_BHTE), expand_heads(v_BKTE, q_BHTE)
-        if suits(q_BHTE):
+        if self.attends_in_blocks and suits(q_BHTE):
             out_BHTE: Tensor = BlockAttention.apply(q_BHTE, k_BKTE, v_BKTE)
             return out_BHTE
         return F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, is_causal=True)
