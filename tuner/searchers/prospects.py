@@ -52,8 +52,8 @@ def hopeless(
     if max(chances) >= below:
         return None
     reason = (
-        f"each of the {len(untried)} points left has a chance of less than {below:.0%} to run, and"
-        f" the last {MIN_FAILURES} tried could not"
+        f"each of the {len(untried)} points left has a chance of less than {100 * below:g}% to run,"
+        f" and the last {MIN_FAILURES} tried could not"
     )
     keys = [config.config_key for config in untried]
     return Hopeless(reason, dict(zip(keys, chances, strict=True)))
