@@ -70,7 +70,8 @@ def reason_untried(
         need = "more" if peak_memory_bytes is None else f"{peak_memory_bytes / 2**30:.1f} GiB"
         return UntriedReason(MEMORY_RULE, f"predicted to need {need} of {limit:.1f} GiB per device")
     if chance is not None:
-        return UntriedReason(UNLIKELY_RULE, f"a chance of {chance:.1%} to run, by what failed")
+        odds = "less than 0.1%" if chance < 0.001 else f"{chance:.1%}"
+        return UntriedReason(UNLIKELY_RULE, f"a chance of {odds} to run, by what failed")
     return UntriedReason(BUDGET_RULE, stop_reason)
 
 

@@ -57,3 +57,7 @@ def test_a_point_is_untried_for_a_rule_memory_or_the_budget() -> None:
     assert (big.rule, big.reason) == ("memory", "predicted to need 3.0 GiB of 1.0 GiB per device")
     left = reason_untried(space, config, stop_reason="24 trials were asked for")
     assert (left.rule, left.reason) == ("budget", "24 trials were asked for")
+    for chance, words in ((0.012, "1.2%"), (0.0, "less than 0.1%")):
+        unlikely = reason_untried(space, config, stop_reason="-", chance=chance)
+        assert unlikely.rule == "unlikely"
+        assert unlikely.reason == f"a chance of {words} to run, by what failed"

@@ -134,7 +134,8 @@ def _shortfall(
     scale: MemoryScale, peaks: Sequence[float], failed: Sequence[Candidate], memory: _Factors
 ) -> float:
     """By how much, in log, the memory in use fell short of the limit where trials ran out of it."""
-    belief = np.log(shortfall_belief([scale.log_limit - math.log(peak) for peak in peaks]))
+    margins = [scale.log_limit - math.log(peak) for peak in peaks]
+    belief = np.log(np.maximum(shortfall_belief(margins), 1e-300))
     for row, candidate in enumerate(failed):
         peak = float(memory.factor[row]) * (candidate.peak_memory_bytes or math.inf)
         margin = scale.log_limit - math.log(peak)
