@@ -14,7 +14,7 @@ from results_db.errors import InvalidRecord
 
 _INSERTS: Mapping[str, Any] = {"sqlite": sqlite_insert, "postgresql": postgresql_insert}
 """What makes an INSERT with ON CONFLICT, by dialect."""
-_COPY_FROM = 200
+COPY_FROM = 200
 """Rows from which PostgreSQL's COPY is faster than one INSERT of arrays."""
 
 
@@ -52,8 +52,8 @@ def insert_or_replace(
     target = ", ".join(map(quote, keys))
     plan = _arrays_plan(table, names, connection.dialect)
     statement = f"{plan} ON CONFLICT ({target}) DO UPDATE SET {changed}"
-    values = _for_driver(connection, table, names, last.values())
-    connection.exec_driver_sql(statement, _columns(values))
+    values = for_driver(connection, table, names, last.values())
+    connection.exec_driver_sql(statement, as_columns(values))
 
 
 @lru_cache(maxsize=64)
@@ -79,10 +79,10 @@ def insert_new(
     dialect = connection.dialect
     if dialect.name == "sqlite":
         return connection.execute(_adding(table, returning), list(rows)).all()
-    values = _for_driver(connection, table, names, (tuple(row.values()) for row in rows))
+    values = for_driver(connection, table, names, (tuple(row.values()) for row in rows))
     back = ", ".join(dialect.identifier_preparer.quote(name) for name in returning)
     statement = f"{_arrays_plan(table, names, dialect)} ON CONFLICT DO NOTHING RETURNING {back}"
-    return connection.exec_driver_sql(statement, _columns(values)).all()
+    return connection.exec_driver_sql(statement, as_columns(values)).all()
 
 
 @lru_cache(maxsize=64)
@@ -90,7 +90,8 @@ def _adding(table: Table, returning: tuple[str, ...]) -> ReturningInsert[Any]:
     return sqlite_insert(table).on_conflict_do_nothing().returning(*(table.c[n] for n in returning))
 
 
-def _columns(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Any], ...]:
+def as_columns(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Any], ...]:
+    """Rows turned into one list a column."""
     return tuple(list(column) for column in zip(*rows, strict=True))
 
 
@@ -112,11 +113,15 @@ def intern(connection: Connection, table: Table, key: str, row: Mapping[str, Any
 
 
 @lru_cache(maxsize=64)
-def _plan(table: Table, names: tuple[str, ...], dialect: Dialect) -> tuple[str, tuple[Any, ...]]:
-    """The INSERT text with positional places, and what turns a value into the driver's."""
-    statement = insert(table).compile(dialect=dialect, column_keys=list(names))
-    processors = tuple(table.c[name].type.bind_processor(dialect) for name in names)
-    return str(statement), processors
+def _plan(table: Table, names: tuple[str, ...], dialect: Dialect) -> str:
+    """SQLite's INSERT text with positional places."""
+    return str(insert(table).compile(dialect=dialect, column_keys=list(names)))
+
+
+@lru_cache(maxsize=128)
+def _processors(table: Table, names: tuple[str, ...], dialect: Dialect) -> tuple[Any, ...]:
+    """What turns a value of each column into the driver's; none where nothing has to."""
+    return tuple(table.c[name].type.bind_processor(dialect) for name in names)
 
 
 def insert_rows(
@@ -145,13 +150,12 @@ def insert_together(connection: Connection, groups: Iterable[Rows]) -> None:
     waiting: list[tuple[Table, tuple[str, ...], list[tuple[Any, ...]]]] = []
     dialect = connection.dialect
     for table, names, rows in groups:
-        values = _for_driver(connection, table, names, rows)
+        values = for_driver(connection, table, names, rows)
         if not values:
             continue
         if dialect.name == "sqlite":
-            text, _ = _plan(table, names, dialect)
-            connection.exec_driver_sql(text, values)
-        elif len(values) < _COPY_FROM:
+            connection.exec_driver_sql(_plan(table, names, dialect), values)
+        elif len(values) < COPY_FROM:
             waiting.append((table, names, values))
         else:
             _insert_few(connection, waiting)
@@ -170,7 +174,7 @@ def _insert_few(
     arguments: list[Any] = []
     for _, _, values in groups:
         # arrays of one row cost more to make than they save
-        arguments += values[0] if len(values) == 1 else _columns(values)
+        arguments += values[0] if len(values) == 1 else as_columns(values)
     connection.exec_driver_sql(_together_plan(shapes, connection.dialect), tuple(arguments))
 
 
@@ -203,11 +207,11 @@ def _arrays_plan(table: Table, names: tuple[str, ...], dialect: Dialect) -> str:
     return f"INSERT INTO {quote(table.name)} ({columns}) SELECT * FROM unnest({places})"  # noqa: S608
 
 
-def _for_driver(
+def for_driver(
     connection: Connection, table: Table, names: tuple[str, ...], rows: Iterable[tuple[Any, ...]]
 ) -> list[tuple[Any, ...]]:
     """Rows with the values that the driver takes."""
-    _, processors = _plan(table, names, connection.dialect)
+    processors = _processors(table, names, connection.dialect)
     busy = [(place, work) for place, work in enumerate(processors) if work is not None]
     return [_processed(row, busy) for row in rows] if busy else list(rows)
 

@@ -1,12 +1,12 @@
 """The end of a trial: everything it leaves, in the transaction that makes its status terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from results_db import known_ids, median_rows, trial_rows
+from results_db import known_ids, median_rows, one_trial, trial_rows
 from results_db.bulk import Rows, insert_or_ignore, insert_rows, insert_together, intern
 from results_db.errors import InvalidRecord
 from results_db.intervals import throughput_interval
@@ -25,6 +25,7 @@ from results_db.schema import (
     collectives,
     failure_reports,
     measurements,
+    parallel_configs,
     rank_coordinates,
     rank_stages,
     ranks,
@@ -154,6 +155,10 @@ def add_finished(
     """Insert trials that ran elsewhere, with their outcomes; returns their ids in order."""
     if not results:
         return []
+    if len(results) == 1 and connection.dialect.name == "postgresql":
+        trial_id = _add_alone(connection, study_id, *results[0])
+        if trial_id is not None:
+            return [trial_id]
     first = trial_rows.next_numbers(connection, study_id, len(results))
     configs = trial_rows.config_ids(
         connection, {trial.config_key: trial.knobs for trial, _ in results}
@@ -179,6 +184,30 @@ def add_finished(
     }
     median_rows.refresh_study_configs(connection, study_id, sorted(completed))
     return ids
+
+
+def _add_alone(
+    connection: Connection, study_id: int, trial: TrialRecord, outcome: TrialOutcome
+) -> int | None:
+    """Store one trial in one statement; none where it must be done the long way.
+
+    Configurations and software that are not remembered have rows of their own, which may be written
+    only once the study is locked.
+    """
+    versions = outcome.measurement.versions if outcome.measurement else None
+    if known_ids.find(connection, parallel_configs.name, trial.config_key) is None:
+        return None
+    if versions and known_ids.find(connection, software.name, _versions_hash(versions)) is None:
+        return None
+    groups = _groups(connection, [(0, trial.measured_steps, outcome)])
+    if not one_trial.is_small(groups):
+        return None
+    config_id = trial_rows.config_ids(connection, {trial.config_key: trial.knobs})[trial.config_key]
+    values = (config_id, *_finished_columns(trial, outcome, datetime.now(UTC)))
+    trial_id = one_trial.add(connection, study_id, _TRIAL_COLUMNS[2:], values, groups)
+    if trial_id is not None and outcome.status is TrialStatus.COMPLETED:
+        median_rows.refresh_study_configs(connection, study_id, [config_id])
+    return trial_id
 
 
 def _insert_trials(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> list[int]:
@@ -214,6 +243,12 @@ def write_details(
     connection: Connection, finished: Sequence[tuple[int, int, TrialOutcome]]
 ) -> None:
     """Write what trials left; `finished` holds (trial id, measured steps asked for, outcome)."""
+    insert_together(connection, _groups(connection, finished))
+
+
+def _groups(
+    connection: Connection, finished: Sequence[tuple[int, int, TrialOutcome]]
+) -> list[Rows]:
     failures = [
         (key, place, *_failure_values(failure))
         for key, _, outcome in finished
@@ -222,15 +257,12 @@ def write_details(
         )
     ]
     step_rows = [(key, *_step_values(row)) for key, _, outcome in finished for row in outcome.steps]
-    insert_together(
-        connection,
-        [
-            (measurements, _MEASUREMENT_COLUMNS, _measurement_rows(connection, finished)),
-            (failure_reports, _FAILURE_COLUMNS, failures),
-            (steps, _STEP_COLUMNS, step_rows),
-            *_rank_groups([(key, row) for key, _, out in finished for row in out.ranks]),
-        ],
-    )
+    return [
+        (measurements, _MEASUREMENT_COLUMNS, _measurement_rows(connection, finished)),
+        (failure_reports, _FAILURE_COLUMNS, failures),
+        (steps, _STEP_COLUMNS, step_rows),
+        *_rank_groups([(key, row) for key, _, out in finished for row in out.ranks]),
+    ]
 
 
 _STEP_COLUMNS = ("trial_id", "step", "is_warmup", "step_time_s", "loss", "loss_nonfinite", "tokens")
@@ -289,7 +321,7 @@ def _measurement_values(row: MeasurementRow, num_steps: int) -> tuple[Any, ...]:
 def _software_id(connection: Connection, row: MeasurementRow) -> int | None:
     if not row.versions:
         return None
-    found = content_hash(to_json(row.versions))
+    found = _versions_hash(row.versions)
     if (known := known_ids.find(connection, software.name, found)) is not None:
         return known[0]
     key = intern(connection, software, "versions_hash", {"versions_hash": found})
@@ -299,6 +331,10 @@ def _software_id(connection: Connection, row: MeasurementRow) -> int | None:
     ]
     insert_or_ignore(connection, software_versions, rows)
     return key
+
+
+def _versions_hash(versions: Mapping[str, str]) -> str:
+    return content_hash(to_json(versions))
 
 
 def _rank_groups(rows: Sequence[tuple[int, RankRow]]) -> list[Rows]:

@@ -19,10 +19,18 @@ from results_db.errors import (
     IllegalTransition,
     InvalidRecord,
     Locked,
+    NotFound,
     ReadOnly,
     Unreachable,
 )
-from results_db.records import PredictionRow, RankRow, TrialRecord, TrialStatus
+from results_db.records import (
+    FailureRow,
+    PredictionRow,
+    RankRow,
+    TrialOutcome,
+    TrialRecord,
+    TrialStatus,
+)
 from results_db.testing.postgres import private_postgres
 
 
@@ -57,8 +65,9 @@ def test_a_trial_takes_few_trips_to_the_server(store, make_study, make_outcome, 
     # PostgreSQL takes the few rows of all tables at once; SQLite has no trips to save
     is_sqlite = store.database.is_sqlite
     left = ["INSERT"] * 2 if is_sqlite else ["WITH"]  # measurement, steps
-    # number, trial, what it left, medians read and written, first positions
-    assert counted.take() == ["UPDATE", "INSERT", *left, "SELECT", "INSERT", "UPDATE"]
+    added = ["UPDATE", "INSERT", *left] if is_sqlite else ["WITH"]  # number and trial too
+    # then medians read and written, first positions
+    assert counted.take() == [*added, "SELECT", "INSERT", "UPDATE"]
 
     trial = store.add_trial(record(study, repeat=2))
     assert counted.take() == ["UPDATE", "INSERT"]
@@ -94,12 +103,32 @@ def test_what_a_trial_leaves_is_stored_whatever_its_size(
     study = store.create_study(make_study())
     outcome = replace(make_outcome(), ranks=ranks)
     outcome = replace(outcome, steps=outcome.steps[:1])
-    (trial_id,) = store.add_results(study.id, [(record(study), outcome)])
-    found = store.ranks(trial_id)
-    assert [rank.coordinates for rank in found] == [rank.coordinates for rank in ranks]
-    assert [rank.rank for rank in found if rank.collectives] == [num_ranks - 1]
-    assert len(store.steps(trial_id)) == 1
-    assert store.trial(study.name, 1).measurement is not None
+    for number in (1, 2):  # the second has a known configuration and known software
+        (trial_id,) = store.add_results(study.id, [(record(study, repeat=number), outcome)])
+        found = store.ranks(trial_id)
+        assert [rank.coordinates for rank in found] == [rank.coordinates for rank in ranks]
+        assert [rank.rank for rank in found if rank.collectives] == [num_ranks - 1]
+        assert store.steps(trial_id) == list(outcome.steps)
+        stored = store.trial(study.name, number)
+        assert stored.trial.id == trial_id
+        assert stored.measurement == outcome.measurement
+    assert check(store) == []
+    with pytest.raises(NotFound, match="no study 77"):
+        store.add_results(77, [(record(study), outcome)])
+
+
+def test_a_failed_trial_is_stored_alone(store, make_study, make_outcome):
+    study = store.create_study(make_study())
+    store.add_results(study.id, [(record(study), make_outcome())])
+    failure = FailureRow(kind="oom", phase="step", message="a\0b", rank=1)
+    failed = TrialOutcome(status=TrialStatus.FAILED, failure=failure)
+    for repeat in (1, 2):
+        (trial_id,) = store.add_results(study.id, [(record(study, repeat=repeat), failed)])
+        assert [row.message for row in store.failures(trial_id)] == ["a\\0b"]
+        assert store.trial(study.name, 1 + repeat).trial.status is TrialStatus.FAILED
+    with pytest.raises(AlreadyExists):
+        store.add_results(study.id, [(record(study, repeat=2), failed)])
+    assert check(store) == []
 
 
 def test_first_positions_are_marked_anew_only_when_the_bar_may_have_moved(
