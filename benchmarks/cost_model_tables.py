@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -182,7 +182,9 @@ def points_of_table(frame: pd.DataFrame, stack: Stack) -> Points:
 
     gated = column("gated_mlp")
     schedule = _schedules(frame)
-    first, middle, last = _stages(frame) if stack.balances_stages else (-1.0, -1.0, -1.0)
+    first, middle, last = (-1.0, -1.0, -1.0)
+    if stack.balances_stages:
+        first, middle, last, _ = np.array(_dealt(frame), dtype=np.float64).T
     return Points(
         num_layers=column("layers"),
         hidden_size=column("hidden_size"),
@@ -226,20 +228,18 @@ def _schedules(frame: pd.DataFrame) -> Array:
     return named.where(named.notna(), pd.Series(usual, index=frame.index)).to_numpy(np.float64)
 
 
-def _stages(frame: pd.DataFrame) -> tuple[Array, Array, Array]:
-    """Layers of the first, the fullest middle and the head's rank, dealt by cost.
+def _dealt(frame: pd.DataFrame) -> list["Dealt"]:
+    """How nanotron deals every row's blocks: by cost, see `deal`.
 
-    A rank takes layers until its share of the cost is reached; the output projection counts as
-    `vocabulary * hidden`, a layer as `4 hidden^2 + 3 hidden * feed-forward` (nanotron's rule).
+    The output projection counts as `vocabulary * hidden`, a layer as
+    `4 hidden^2 + 3 hidden * feed-forward`.
     """
     hidden, ffn = frame["hidden_size"].to_numpy(float), frame["ffn_size"].to_numpy(float)
     head = frame["vocab_size"].to_numpy(float) / (4.0 * hidden + 3.0 * ffn)
-    rows = [
-        balanced_stages(int(layers), int(ranks), cost)
+    return [
+        deal(int(layers), int(ranks), cost)
         for layers, ranks, cost in zip(frame["layers"], frame["pp"], head, strict=True)
     ]
-    stages = np.array(rows, dtype=np.float64)
-    return stages[:, 0], stages[:, 1], stages[:, 2]
 
 
 def is_illegal(frame: pd.DataFrame, stack: Stack) -> NDArray[np.bool_]:
@@ -251,40 +251,40 @@ def is_illegal(frame: pd.DataFrame, stack: Stack) -> NDArray[np.bool_]:
         short = short | (micro_batches < frame["pp"] - 1).to_numpy()
     if not stack.balances_stages:
         return short
-    hidden, ffn = frame["hidden_size"].to_numpy(float), frame["ffn_size"].to_numpy(float)
-    head = frame["vocab_size"].to_numpy(float) / (4.0 * hidden + 3.0 * ffn)
-    used = [
-        used_ranks(int(layers), int(ranks), cost)
-        for layers, ranks, cost in zip(frame["layers"], frame["pp"], head, strict=True)
-    ]
-    return short | (np.array(used) < frame["pp"].to_numpy())
+    used = np.array([dealt.used for dealt in _dealt(frame)])
+    return short | (used < frame["pp"].to_numpy())
 
 
-def used_ranks(layers: int, ranks: int, head_cost: float) -> int:
-    """Ranks that get a block when embedding, layers, norm, projection, cast and loss are dealt.
+class Dealt(NamedTuple):
+    """What the ranks of a pipeline hold."""
+
+    first: int
+    """Layers of the first rank; -1 without a pipeline, as the other two."""
+    middle: int
+    """Of the fullest rank between."""
+    last: int
+    """Of the rank with the output projection."""
+    used: int
+    """Ranks that hold any block."""
+
+
+def deal(layers: int, ranks: int, head_cost: float) -> Dealt:
+    """Deal embedding, layers, norm, projection, cast and loss to ranks.
 
     A block goes to the rank at hand, which is full once its share of the cost is reached; free
     blocks move on too, so that many ranks for few layers leave the last without any.
     """
+    if ranks == 1:
+        return Dealt(-1, -1, -1, 1)
     costs = [0.0, *[1.0] * layers, 0.0, head_cost, 0.0, 0.0]
     share = (layers + head_cost) / ranks
-    rank, used, total = 0, 1, 0.0
+    owners, rank, total = [], 0, 0.0
     for cost in costs:
-        used = max(used, rank + 1)
+        owners.append(rank)
         total += cost
         if total >= share * (rank + 1) - 1e-6 and rank < ranks - 1:
             rank += 1
-    return used
-
-
-def balanced_stages(layers: int, ranks: int, head_cost: float) -> tuple[int, int, int]:
-    """Layers of the first, the fullest middle and the last used rank; -1 without a pipeline."""
-    if ranks == 1:
-        return (-1, -1, -1)
-    share = (layers + head_cost) / ranks
-    held, rank = [0] * ranks, 0
-    for layer in range(1, layers + 1):
-        held[rank] += 1
-        if layer >= share * (rank + 1) - 1e-6 and rank < ranks - 1:
-            rank += 1
-    return (held[0], max(held[1:rank], default=0), held[rank])
+    held = np.bincount(owners[1 : layers + 1], minlength=ranks)
+    head = owners[-3]
+    between = [int(held[rank]) for rank in range(1, ranks) if rank != head]
+    return Dealt(int(held[0]), max(between, default=0), int(held[head]), owners[-1] + 1)

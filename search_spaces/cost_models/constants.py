@@ -101,7 +101,7 @@ TIME_SPREADS: dict[str, float] = {
     "host_step_s": 2.0, "host_parameter_s": 2.0, "hop_factor": 0.7, "hop_s": 1.0,
     "tensor_exposed": 0.3, "data_exposed": 0.7, "scatter_exposed": 0.5, "stage_exposed": 1.0,
     "gather_exposed": 1.0, "accumulation": 1.0, "optimizer": 0.5, "straggler": 2.0,
-    "pressure": 0.3,
+    "pressure": 0.1,
 }  # fmt: skip
 """Standard deviation of the prior of each constant of the time model, of its logarithm.
 

@@ -40,5 +40,8 @@ def end_times(points: Points, hardware: Hardware, constants: Constants) -> EndTi
     lookup = 4.0 * moved + all_reduce_s(activations, group)
     whole = 1.0 - np.minimum(points.sequence_parallel, 1.0)
     return EndTimes(
-        lookup + training * 5.0 * moved, forward + training * backward, forward, whole * ring
+        embedding_s=lookup + training * 5.0 * moved,
+        head_s=forward + training * backward,
+        head_forward_s=forward,
+        hop_gather_s=whole * ring,
     )

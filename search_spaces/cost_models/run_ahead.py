@@ -68,7 +68,12 @@ def run_ahead(points: Points, hardware: Hardware, constants: Constants) -> RunAh
     )
 
 
+SLOWEST = 5.0
+"""Factor on the step time that a lack of memory costs at most."""
+
+
 def pressure(wanted_bytes: Column, hardware: Hardware, constants: Constants) -> Column:
     """Factor on the step time of runs that want more memory than the device has."""
     room = USABLE * hardware.memory_bytes
-    return np.asarray(np.maximum(wanted_bytes / room, 1.0) ** constants.pressure)
+    factor = np.maximum(wanted_bytes / room, 1.0) ** constants.pressure
+    return np.asarray(np.minimum(factor, SLOWEST))

@@ -98,10 +98,11 @@ def test_devices_are_found_by_name(name, preset):
 
 
 def test_layers_are_balanced_by_cost_as_nanotron_does():
-    assert tables.balanced_stages(16, 4, 4.0) == (5, 5, 1)
-    assert tables.balanced_stages(32, 1, 2.0) == (-1, -1, -1)
-    assert tables.used_ranks(16, 16, 4.0) < 16
-    assert tables.used_ranks(32, 4, 2.0) == 4
+    assert tables.deal(16, 4, 4.0) == (5, 5, 1, 4)
+    assert tables.deal(32, 1, 2.0)[:3] == (-1, -1, -1)
+    assert tables.deal(16, 16, 4.0).used < 16
+    assert tables.deal(32, 4, 2.0).used == 4
+    assert tables.deal(32, 16, 2.21)[:3] == (3, 3, 2)
 
 
 def test_too_few_micro_batches_for_the_engine_are_illegal(frame):
