@@ -92,6 +92,12 @@ def test_every_point_left_has_its_chance() -> None:
     assert "2%" in found.reason
 
 
+@pytest.fixture
+def no_refits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is predicted of trials is no matter here, and takes most of the time."""
+    monkeypatch.setattr("tuner.controller.Predictor.learn", lambda *_: None)
+
+
 def run(study: Study, answer: Callable[[TrialJob], TrialOutput]) -> StudyOutcome:
     searcher = Pessimist(study.candidates, seed=0, order="enumerated")
     searcher.lookahead = 1
@@ -109,6 +115,7 @@ def _first_few(num_fitting: int) -> Callable[[TrialJob], TrialOutput]:
     return answer
 
 
+@pytest.mark.usefixtures("no_refits")
 def test_a_study_ends_and_its_points_say_why(make_study: Callable[..., Study]) -> None:
     study = make_study(max_trials=40)
     outcome = run(study, _first_few(4))
@@ -121,6 +128,7 @@ def test_a_study_ends_and_its_points_say_why(make_study: Callable[..., Study]) -
     assert left[0].reason == "a chance of 1.0% to run, by what failed"
 
 
+@pytest.mark.usefixtures("no_refits")
 @pytest.mark.parametrize(("fitting", "below"), [(4, 0.0), (2, 0.02)])
 def test_a_study_goes_on(make_study: Callable[..., Study], fitting: int, below: float) -> None:
     """The rule is off, or too little ran to trust the expectation."""
