@@ -2,8 +2,8 @@
 
 * volume: elements and calls per layer that the ranks' collectives really moved, against theory:
   (7 b s h + 12 h^2) / q forward, three times that backward with recomputation;
-* memory: peak activation memory of a rank under 1D and 2D, and the largest batch of each under one
-  limit, on 4 and 9 ranks, layers recomputed as in the paper;
+* memory: peak activation memory of a rank under 1D and 2D against the cost model's, and the largest
+  batch of each under one limit, on 4 and 9 ranks, layers recomputed as in the paper;
 * time: a step of 1D and 2D on 4 ranks over a fast and over a slow link (network namespaces, needs
   root), for few and for many tokens, and both ways to move panels;
 * model: the cost model's crossover with the number of devices on two described clusters.
@@ -20,7 +20,10 @@ from benchmarks.links import INTERFACE, LinkError, Links
 from benchmarks.mesh_ranks import MeshRanks
 from benchmarks.tensor_2d_model import predict
 from benchmarks.tensor_2d_volume import measure_volume
+from search_spaces.cluster_spec import ClusterSpec
+from search_spaces.cost_models.analytic import AnalyticCostModel
 from search_spaces.model_spec import ModelSpec
+from search_spaces.parallel_config import ParallelConfig
 from search_spaces.training_spec import TrainingSpec
 
 PARTS = ("volume", "memory", "time", "model")
@@ -30,6 +33,8 @@ HIDDEN = {"fast": 128, "slow": 64}
 limited veth one way at a time (1.3 to 1.9 times the seconds of the bytes; a ring of four does not),
 which is a trait of that pair and not of the layouts."""
 VARIANTS = ("broadcast", "gather")
+MODELLED = "gather"
+"""The way of panels that trials use, and so the one whose buffers the cost model counts."""
 LEAN = "broadcast"
 """The way of panels whose memory is compared, the paper's; the other holds q panels at a time."""
 FULL_RECOMPUTE = {"recompute": "full"}
@@ -67,14 +72,17 @@ def model_of(hidden: int, num_layers: int, num_heads: int) -> ModelSpec:
 def _subject(
     model: ModelSpec, length: int, batch: int, knobs: dict[str, Any], workload: str = "training"
 ) -> dict[str, Any]:
-    training = TrainingSpec(
-        sequence_length=length, global_batch_size=batch, workload=workload, optimizer="sgd"
-    )  # type: ignore[arg-type]
     return {
         "model": model.model_dump(),
-        "training": training.model_dump(),
+        "training": _training(length, batch, workload).model_dump(),
         "knobs": {"micro_batch_size": batch, **knobs},
     }
+
+
+def _training(length: int, batch: int, workload: str = "training") -> TrainingSpec:
+    return TrainingSpec(
+        sequence_length=length, global_batch_size=batch, workload=workload, optimizer="sgd"
+    )  # type: ignore[arg-type]
 
 
 # -------------------------------------------------------------------- memory
@@ -92,10 +100,13 @@ def measure_memory(args: argparse.Namespace) -> dict[str, float]:
 def _memory_on(
     ranks: MeshRanks, num_ranks: int, model: ModelSpec, length: int, batch: int
 ) -> dict[str, float]:
+    def knobs_of(layout: str, **changed: Any) -> dict[str, Any]:
+        return {"tp": num_ranks, **FULL_RECOMPUTE, **LAYOUTS[layout], **changed}
+
     def peak(layout: str, batch: int, **changed: Any) -> tuple[float, float]:
         """Mebibytes of the fullest rank: activations, and all."""
         variant = changed.pop("variant", None)
-        knobs = {"tp": num_ranks, **FULL_RECOMPUTE, **LAYOUTS[layout], **changed}
+        knobs = knobs_of(layout, **changed)
         found = ranks.ask("memory", variant=variant, **_subject(model, length, batch, knobs))
         fullest = max(found, key=lambda answer: sum(answer.values()))
         return fullest["activations"] / 2**20, sum(fullest.values()) / 2**20
@@ -104,11 +115,18 @@ def _memory_on(
         f"{num_ranks} ranks, {model.num_layers} layers, h={model.hidden_size}, batch {batch} x "
         f"{length} tokens; MiB of activations of the fullest rank"
     )
+    errors = []
     for recompute in ("full", "none"):
         flat = peak("1d", batch, recompute=recompute)[0]
         meshes = {v: peak("2d", batch, recompute=recompute, variant=v)[0] for v in VARIANTS}
         shown = ", ".join(f"2D by {v} {m:.1f} ({flat / m:.2f} x less)" for v, m in meshes.items())
         print(f"  recompute {recompute}: 1D {flat:.1f}, {shown}")
+        told = [
+            _predicted(model, length, batch, knobs_of(layout, recompute=recompute))
+            for layout in LAYOUTS
+        ]
+        print(f"    cost model: 1D {told[0]:.1f}, 2D by {MODELLED} {told[1]:.1f}")
+        errors += [abs(told[0] / flat - 1), abs(told[1] / meshes[MODELLED] - 1)]
     activations, limit = peak("1d", batch)
     mesh = peak("2d", batch, variant=LEAN)[0]
     step = int(num_ranks**0.5)
@@ -117,7 +135,16 @@ def _memory_on(
     return {
         f"activation_memory_1d_over_2d_{num_ranks}_ranks": activations / mesh,
         f"max_batch_2d_over_1d_{num_ranks}_ranks": largest / batch,
+        f"activation_memory_cost_model_max_error_{num_ranks}_ranks": max(errors),
     }
+
+
+def _predicted(model: ModelSpec, length: int, batch: int, knobs: dict[str, Any]) -> float:
+    """Mebibytes beside the states, as the cost model says."""
+    costs = AnalyticCostModel(model, _training(length, batch), ClusterSpec(devices_per_node=16))
+    config = ParallelConfig(micro_batch_size=batch, **knobs)
+    parts = costs.estimate(config).memory_parts_bytes
+    return sum(parts[name] for name in ("activations", "logits", "buffers")) / 2**20
 
 
 def _largest_batch(peak: Callable[[int], float], limit: float, batch: int, step: int) -> int:
