@@ -6,6 +6,7 @@ on, each as large as the largest product of a layer needs it: the left operand's
 right one's (weights), the sums of the activations' gradients and those of the weights'.
 """
 
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +56,7 @@ def mesh_buffers(points: Points, block_bytes: Column, *, is_cpu: bool) -> MeshBu
     tokens = points.tokens * side / points.tp  # of this rank's row
     products = _products(points)
     panels = [tokens * width for width, _ in products], [weight / side for _, weight in products]
-    widest, heaviest = (np.maximum.reduce([*column]) for column in panels)
+    widest, heaviest = (reduce(np.maximum, column) for column in panels)
     needs = [
         _two_gradients(x, weight, side, is_cpu=is_cpu) for x, weight in zip(*panels, strict=True)
     ]
@@ -63,7 +64,7 @@ def mesh_buffers(points: Points, block_bytes: Column, *, is_cpu: bool) -> MeshBu
     parts = {
         "held": held,
         "at_loss": _at_loss(points, side, tokens, block_bytes, is_cpu=is_cpu),
-        "in_backward": training * size * np.maximum.reduce(needs),
+        "in_backward": training * size * reduce(np.maximum, needs),
         "summed": _summed(points),
     }
     return MeshBuffers(**{name: np.where(is_1d, 0.0, part) for name, part in parts.items()})
