@@ -44,7 +44,7 @@ class CboOptions(SearcherOptions):
     what to minimise; with several, each proposal aims at another spot of the Pareto front.
     """
 
-    failure_cost: float = Field(default=0.0005, ge=0)
+    failure_cost: float = Field(default=0.001, ge=0)
     caution: float = Field(default=0.5, ge=0)
     objectives: tuple[ObjectiveName, ...] = Field(default=("throughput",), min_length=1)
 
@@ -83,7 +83,7 @@ class CboSearcher(CandidateSearcher):
         with single_threaded():
             self._feasibility.fit(self._history)
             rows = np.array([self._rows[config] for config in configs], dtype=np.intp)
-            return self._feasibility.predict(rows).tolist()
+            return [float(chance) for chance in self._feasibility.predict(rows)]
 
     def _choose(self, untried: list[int], count: int) -> Sequence[int]:
         self._feasibility.fit(self._history)

@@ -39,7 +39,7 @@ class Shortlist:
     @cached_property
     def spread(self) -> Floats:
         """Standard deviation of the log cost."""
-        return self.belief.moments()[1]
+        return np.asarray(self.belief.moments()[1])
 
     def log_improvement(self, goal: float) -> Floats:
         """Log of the gain expected on log cost `goal`: improvement, discounted by the risk.
