@@ -47,7 +47,7 @@ class RunAhead(NamedTuple):
         """What is left of them beside what the rank needs."""
         wanted = self.wanted(waiting)
         over = (needed + wanted - self.room_bytes) / (EDGE * self.room_bytes)
-        return wanted / (1.0 + np.exp(np.clip(over, -50.0, 50.0)))
+        return np.asarray(wanted / (1.0 + np.exp(np.clip(over, -50.0, 50.0))))
 
 
 def run_ahead(points: Points, hardware: Hardware, constants: Constants) -> RunAhead | None:

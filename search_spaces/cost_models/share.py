@@ -55,7 +55,7 @@ def fit_share(
     seen = np.clip((measured - without) / lead, -0.3, MOST)
     variance = (READING_NOISE * measured / lead) ** 2 + NOISE**2
     covariance = _kernel(features, features)
-    weights = np.linalg.solve(covariance + np.diag(variance), seen - 1.0)
+    weights: Vector = np.asarray(np.linalg.solve(covariance + np.diag(variance), seen - 1.0))
     expected = 1.0 + covariance @ weights
     own = expected + (seen - expected) * NOISE**2 / variance
     return ShareModel(features=features, weights=weights), np.clip(own, 0.0, MOST)

@@ -140,6 +140,24 @@ def test_the_solver_finds_a_constant_that_a_maximum_hides():
     assert np.exp(solve(problem)[1]) == pytest.approx(5.0, rel=0.05)
 
 
+def test_the_solver_finds_a_constant_that_others_imitate():
+    """Small steps of the first and second explain most rows; the truth is a far third."""
+    sizes = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
+
+    def times(matrix: np.ndarray) -> np.ndarray:
+        plain, slope, far = (np.exp(matrix[:, [i]]) for i in range(3))
+        return np.log(plain + 1e-3 * slope * sizes**0.9 + 1e-6 * far * sizes)
+
+    truth = times(np.array([[0.0, 0.0, np.log(1000.0)]]))
+    problem = RidgeProblem(
+        residuals=lambda matrix: times(matrix) - truth,
+        prior_mean=np.zeros(3),
+        prior_spread=np.array([0.3, 0.3, 4.0]),
+        noise=0.001,
+    )
+    assert solve(problem)[2] == pytest.approx(np.log(1000.0), abs=0.3)
+
+
 def test_intervals_narrow_as_trials_come_in():
     few = conformal_half_width([0.02] * 3, 0, 0.35)
     many = conformal_half_width([0.02] * 60, 0, 0.35)
