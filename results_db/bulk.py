@@ -45,15 +45,20 @@ def insert_or_replace(
     keys = [column.name for column in table.primary_key.columns]
     # one statement must not meet a key twice; the last one counts
     last = {tuple(row[key] for key in keys): tuple(row.values()) for row in rows}
-    quote = connection.dialect.identifier_preparer.quote
+    values = for_driver(connection, table, names, last.values())
+    connection.exec_driver_sql(_upsert_plan(table, names, connection.dialect), as_columns(values))
+
+
+@lru_cache(maxsize=64)
+def _upsert_plan(table: Table, names: tuple[str, ...], dialect: Dialect) -> str:
+    quote = dialect.identifier_preparer.quote
+    keys = [column.name for column in table.primary_key.columns]
+    target = ", ".join(map(quote, keys))
     changed = ", ".join(
         f"{quote(name)} = excluded.{quote(name)}" for name in names if name not in keys
     )
-    target = ", ".join(map(quote, keys))
-    plan = _arrays_plan(table, names, connection.dialect)
-    statement = f"{plan} ON CONFLICT ({target}) DO UPDATE SET {changed}"
-    values = for_driver(connection, table, names, last.values())
-    connection.exec_driver_sql(statement, as_columns(values))
+    plan = _arrays_plan(table, names, dialect)
+    return f"{plan} ON CONFLICT ({target}) DO UPDATE SET {changed}"
 
 
 @lru_cache(maxsize=64)
