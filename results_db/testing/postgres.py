@@ -151,7 +151,10 @@ def _start(
 ) -> "subprocess.Popen[bytes]":
     settings = {"listen_addresses": "", "unix_socket_directories": str(folder),
                 "max_connections": "60"}  # fmt: skip
-    if not durable:
+    if durable:
+        # what PostgreSQL's manual advises for a server of its own; the defaults are for any laptop
+        settings |= {"shared_buffers": "1GB", "max_wal_size": "4GB"}
+    else:
         settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off",
                      "autovacuum": "off"}  # fmt: skip
     command = [str(binaries / "postgres"), "-D", str(data)]
