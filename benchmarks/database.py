@@ -3,9 +3,10 @@
     python -m benchmarks.database [--url URL | --postgres] [--trials N] [--quick] [--json]
 
 Ingests N trials in batches of 1000 (durably: SQLite `synchronous=FULL`, PostgreSQL with
-`synchronous_commit`; a private server has 1 GB of shared buffers), a tenth of them in one large study and the rest in studies of 1000, then some
-one by one, and asks the leaderboards. The records are built before the clock starts; every call of
-the store and every fetch of all rows is inside. Queries are timed warm, medians of 7.
+`synchronous_commit`; the private server has 1 GB of shared buffers), a tenth of them in one large
+study and the rest in studies of 1000, then some one by one, and asks the leaderboards. The records
+are built before the clock starts; every call of the store and every fetch of all rows is inside.
+Queries are timed warm, medians of 7.
 
 `leaderboard_one_study_ms` is the slowest of: the whole leaderboard of a study of 1000 trials (what
 `tuner rank --all` asks: `results_db.queries.leaderboard`), its first 20, and the first 20 of the
