@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Connection,
+    Dialect,
     Update,
     and_,
     bindparam,
@@ -55,6 +57,50 @@ def refresh_study_configs(
     )
     if is_bar_moved:
         connection.execute(MARK_FIRST[connection.dialect.name], {"study": study_id})
+
+
+class Completed(NamedTuple):
+    """What the medians take of one completed trial."""
+
+    number: int
+    tokens_per_s: float
+    tokens_per_s_low: float
+    tokens_per_s_high: float
+    step_time_s: float
+    peak_memory_bytes: int
+    mfu: float | None
+
+
+def add_first(connection: Connection, study_id: int, config_id: int, run: Completed) -> bool:
+    """Store the medians of a configuration by its first completed trial, on PostgreSQL.
+
+    The study's row is locked by the caller. Returns false, with nothing done, when the
+    configuration has medians already: then they are to be computed from all its trials.
+    """
+    row = {"study_id": study_id, "config_id": config_id, **_medians_of([run])}
+    statement = _first_plan(tuple(row), connection.dialect)
+    values = (*row.values(), row["tokens_per_s_high"], study_id, study_id)
+    added = connection.exec_driver_sql(statement, values).one_or_none()
+    if added is None:
+        return False
+    (best_low,) = added
+    if best_low is None or row["tokens_per_s_low"] > best_low:
+        connection.execute(MARK_FIRST[connection.dialect.name], {"study": study_id})
+    return True
+
+
+@lru_cache(maxsize=8)
+def _first_plan(names: tuple[str, ...], dialect: Dialect) -> str:
+    """One INSERT; what it returns is the bar as it was before."""
+    bar = "(SELECT max(tokens_per_s_low) FROM study_configs WHERE study_id = %s)"
+    quote = dialect.identifier_preparer.quote
+    kinds = (study_configs.c[name].type.compile(dialect) for name in names)
+    places = ", ".join(f"CAST(%s AS {kind})" for kind in kinds)
+    return (
+        f"INSERT INTO study_configs ({', '.join(map(quote, names))}, is_first)"  # noqa: S608
+        f" VALUES ({places}, COALESCE(CAST(%s AS FLOAT) >= {bar}, true))"
+        f" ON CONFLICT DO NOTHING RETURNING {bar}"
+    )
 
 
 # statements that every trial runs are built once: building costs more than running them

@@ -24,7 +24,7 @@ def add(
     names: tuple[str, ...],
     values: tuple[Any, ...],
     groups: Sequence[Rows],
-) -> int | None:
+) -> tuple[int, int] | None:
     """Store a trial with its number, and the rows of `groups`, whose first column is its id.
 
     Args:
@@ -35,7 +35,7 @@ def add(
         groups: few rows of each table, parents before children; their first value is replaced.
 
     Returns:
-        The trial's id; none when there is no such study.
+        The trial's id and number; none when there is no such study.
     """
     shapes: list[_Shape] = []
     (trial,) = for_driver(connection, trials, names, [values])
@@ -46,8 +46,8 @@ def add(
             shapes.append((table, columns[1:], len(given) == 1))
             arguments += given[0] if len(given) == 1 else as_columns(given)
     statement = _statement(names, tuple(shapes), connection.dialect)
-    found = connection.exec_driver_sql(statement, tuple(arguments)).scalar_one_or_none()
-    return None if found is None else int(found)
+    found = connection.exec_driver_sql(statement, tuple(arguments)).one_or_none()
+    return None if found is None else (int(found[0]), int(found[1]))
 
 
 def is_small(groups: Sequence[Rows]) -> bool:
@@ -62,7 +62,8 @@ def _statement(names: tuple[str, ...], shapes: tuple[_Shape, ...], dialect: Dial
         "numbered AS (UPDATE studies SET num_trials = num_trials + 1 WHERE id = %s"
         " RETURNING id, num_trials)",
         f"added AS (INSERT INTO trials (study_id, number, {', '.join(map(quote, names))})"  # noqa: S608
-        f" SELECT id, num_trials, {_places(trials, names, dialect)} FROM numbered RETURNING id)",
+        f" SELECT id, num_trials, {_places(trials, names, dialect)} FROM numbered"
+        " RETURNING id, number)",
     ]
     for place, (table, columns, is_one) in enumerate(shapes):
         head = f"INSERT INTO {quote(table.name)} (trial_id, {', '.join(map(quote, columns))})"
@@ -70,7 +71,7 @@ def _statement(names: tuple[str, ...], shapes: tuple[_Shape, ...], dialect: Dial
         rows = places if is_one else "given.*"
         source = "added" if is_one else f"added, unnest({places}) AS given"
         parts.append(f"part{place} AS ({head} SELECT added.id, {rows} FROM {source})")  # noqa: S608
-    return f"WITH {', '.join(parts)} SELECT id FROM added"  # noqa: S608
+    return f"WITH {', '.join(parts)} SELECT id, number FROM added"  # noqa: S608
 
 
 def _places(table: Table, names: Sequence[str], dialect: Dialect, suffix: str = "") -> str:

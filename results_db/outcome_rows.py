@@ -204,9 +204,18 @@ def _add_alone(
         return None
     config_id = trial_rows.config_ids(connection, {trial.config_key: trial.knobs})[trial.config_key]
     values = (config_id, *_finished_columns(trial, outcome, datetime.now(UTC)))
-    trial_id = one_trial.add(connection, study_id, _TRIAL_COLUMNS[2:], values, groups)
-    if trial_id is not None and outcome.status is TrialStatus.COMPLETED:
-        median_rows.refresh_study_configs(connection, study_id, [config_id])
+    added = one_trial.add(connection, study_id, _TRIAL_COLUMNS[2:], values, groups)
+    if added is None:
+        return None
+    trial_id, number = added
+    if outcome.status is TrialStatus.COMPLETED:
+        (measured,) = groups[0][2]
+        found = dict(zip(_MEASUREMENT_COLUMNS, measured, strict=True))
+        run = median_rows.Completed(
+            number, *(found[name] for name in median_rows.Completed._fields[1:])
+        )
+        if not median_rows.add_first(connection, study_id, config_id, run):
+            median_rows.refresh_study_configs(connection, study_id, [config_id])
     return trial_id
 
 
