@@ -133,6 +133,7 @@ def _nanotron(tables: Path, seed: int) -> Figures:
         "median_error_nanotron_clean": scores.median_error,
         "regret_top1_nanotron_clean": scores.regret_top1,
         "regret_top5_nanotron_clean": scores.regret_top5,
+        "mape_memory_nanotron_clean": scores.mape_memory,
         "coverage": _coverage(scores),
     }
 

@@ -48,7 +48,8 @@ def group_of(size: Column, stride: Column, hardware: Hardware, constants: Consta
     spread = np.maximum(intra, inter) * np.exp2(constants.node_degradation * doublings)
     crosses = doublings > 0
     per_byte = np.where(crosses, spread, intra)
-    near, far = hardware.intra_alpha_s * constants.latency, hardware.inter_alpha_s
+    near: Column = hardware.intra_alpha_s * constants.latency
+    far = hardware.inter_alpha_s
     if hardware.ranks_per_core > 1.0:  # every step of the ring waits for ranks that do not run
         near = near * np.maximum(size - 1.0, 1.0)
     return Group(

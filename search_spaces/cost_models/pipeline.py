@@ -75,7 +75,7 @@ def pipeline_times(
     micro_batches = points.num_microbatches
     chunks = points.virtual_stages
     filling = work - slowest - (points.num_layers - layers) * layer.contention_s
-    bubble = (filling + host * (points.pp - 1.0)) * _bubble_share(points, layer)
+    bubble: Column = (filling + host * (points.pp - 1.0)) * _bubble_share(points, layer)
     busy = micro_batches * (slowest + host)
     if hardware.ranks_per_core > 1.0:
         bubble = _crowded_bubble(busy, bubble, np.minimum(hardware.ranks_per_core, points.pp))
