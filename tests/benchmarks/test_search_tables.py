@@ -206,7 +206,10 @@ def _with(column: str, value: object) -> Table:
         (_with("tp", "2.5"), "line 4: tp is '2.5', which is no whole number from 1 on"),
         (_with("zero_stage", 4), "line 4: zero_stage is '4', which is none of 0, 1, 2, 3"),
         (_with("step_time_s", "fast"), "line 4: step_time_s is 'fast', which is no number"),
-        ([row | {"attention_heads": 4096} for row in rows()], "group m16 NVIDIA A100 80GB 8 2048 64"),
+        (
+            [row | {"attention_heads": 4096} for row in rows()],
+            "group m16 NVIDIA A100 80GB 8 2048 64",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(

@@ -59,7 +59,7 @@ class Shortlist:
         gain = improvement + self.aversion * np.log(odds)
         cost = np.log(np.maximum((1 - odds) * self.failure_cost, 1e-300))
         last = _LAST - 20 * (1 - odds) + np.maximum(gain, -1000.0) / 100
-        return np.where((gain > cost) | (odds >= _SAFE), gain, last)
+        return np.asarray(np.where((gain > cost) | (odds >= _SAFE), gain, last))
 
     def discounted_mean(self, goal: float) -> Floats:
         """Means whose plain expected improvement is what `log_improvement` says.

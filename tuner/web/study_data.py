@@ -119,7 +119,7 @@ class StudyData:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether the built-in kernel ran the trials, and no trainer of the user's or other tool."""
+        """Whether the built-in kernel ran the trials, and neither a user's trainer nor a tool."""
         return bool(self.study.section("model")) and not self.study.section("trainer")
 
     @property
